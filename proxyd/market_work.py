@@ -16,6 +16,7 @@ from proxyd.tasks import Tasks
 from storage.engines.errors import StoreError
 
 WARN_CHECK_SECONDS = 60.0  # buyers get a day's notice, for at most 500 sessions each time
+DEBT_CHECK_SECONDS = 30.0  # the account buys nothing meanwhile
 TAKE_BACK_CHECK_SECONDS = 15.0  # reads every running job; a device may be silent for ten minutes
 SILENT_DEVICE_CHECK_SECONDS = 15.0  # owners are notified of a device that is away two minutes
 JOB_EXPIRY_CHECK_SECONDS = 15.0
@@ -127,6 +128,12 @@ class MarketWork:
             "payouts of exits",
             market.exit_payouts.pay_due,
             "earnings of exits",
+        )
+        tasks.every(
+            DEBT_CHECK_SECONDS,
+            "debts of earnings",
+            market.earning_debts.sweep,
+            "debts that earnings pay",
         )
         if self._payout_rounds:
             tasks.every(

@@ -247,6 +247,7 @@ TESTED_IN = {
     "market/money/lots.py": "tests/market/staff/money/test_money.py",
     "market/payments/booking.py": "tests/market/payments/test_payments.py",
     "market/payments/cards.py": "tests/market/payments/test_top_ups.py",
+    "market/payments/exchange.py": "tests/market/staff/money/test_doubts.py",
     "market/payments/mail.py": "tests/market/payments/test_payments.py",
     "market/payments/provider.py": "tests/proxyd/outbound/test_stripe.py",
     "market/payments/returning.py": "tests/market/payments/test_payments.py",

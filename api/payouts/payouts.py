@@ -218,10 +218,16 @@ class EarningTerms(Struct):
 
 
 class EarningsReply(Reply, kw_only=True):
-    """The caller's earnings in each currency."""
+    """The caller's earnings in each currency.
+
+    `owed_usd` and `owed_credit` are no terms: the operator took earnings back after their payout,
+    and later ones pay for them first.
+    """
 
     usd: EarningTerms
     credit: EarningTerms
+    owed_usd: float
+    owed_credit: float
 
 
 class PayoutRoutes:
@@ -391,6 +397,8 @@ class PayoutRoutes:
         return EarningsReply(
             usd=_terms_of(standing.earnings[Currency.USD]),
             credit=_terms_of(standing.earnings[Currency.CREDIT]),
+            owed_usd=money(standing.earnings[Currency.USD].owed),
+            owed_credit=money(standing.earnings[Currency.CREDIT].owed),
         )
 
     async def methods(self, call: Call[Nothing, Any]) -> MethodsReply:

@@ -46,9 +46,13 @@ class RefundRequest(MoveRequest):
 
 
 class CorrectionRequest(MoveRequest):
-    """An amount to add to a balance, or to take from it."""
+    """An amount to add to a balance, or to take from it.
+
+    With `leaves_debt` it takes earnings back: the part that is not there any more becomes a debt.
+    """
 
     direction: Literal["add", "take"]
+    leaves_debt: bool = False
 
 
 class LimitsRequest(Struct):
@@ -378,6 +382,7 @@ class MoneyRoutes:
             currency=body.currency,
             reference=body.reference,
             why=body.reason,
+            leaves_debt=body.leaves_debt,
         )
         return outcome_reply(outcome)
 

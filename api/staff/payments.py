@@ -11,6 +11,7 @@ from api.staff.money import OutcomeReply, Reference, outcome_reply
 from api.staff.users import FINDING, ONE
 from api.staff.words import PREFIX, Name, Reason, ReasonRequest, author
 from market.base.errors import Code
+from market.money.money import Currency
 from market.staff.base.roles import Action
 from market.staff.desk import StaffDesk
 from market.staff.money import doubts, forgiving, payments
@@ -38,11 +39,12 @@ class CreditRequest(Struct):
 
 
 class ForgiveRequest(Struct):
-    """A part of a user's debts to forgive, in USD. The reference names it."""
+    """A part of a user's debts to forgive, in a currency. The reference names it."""
 
     amount: Money
     reference: Reference
     reason: Reason
+    currency: Currency = Currency.USD
 
 
 class StaffPaymentItem(Struct):
@@ -248,6 +250,7 @@ class StaffPaymentRoutes:
             amount=body.amount,
             reference=body.reference,
             why=body.reason,
+            currency=body.currency,
         )
         return outcome_reply(outcome)
 

@@ -1,13 +1,14 @@
-"""Restricted accounts: a payment is disputed, or the spent part of one was taken back.
+"""Restricted accounts: a payment is disputed, or spent money was taken back.
 
 A restricted user buys nothing and gets no payout. A deposit that pays the debt ends the
-restriction.
+restriction, and so do earnings if the debt is for earnings.
 """
 
 from market.base.errors import Code, MarketError
 from market.money import debts
-from market.money.money import as_decimal
+from market.money.money import Currency, as_decimal
 from storage.engines.store import Transaction
+from storage.money import debts as debt_queries
 from storage.payments import returns
 
 
@@ -24,14 +25,20 @@ async def require_unrestricted(tx: Transaction, user_id: str) -> None:
     if debt:
         raise MarketError(
             Code.ACCOUNT_RESTRICTED,
-            f"A payment was taken back after its money was spent. Pay in {as_decimal(debt)} USD "
-            "first.",
+            f"Money was taken back after it was spent. Pay in {as_decimal(debt)} USD first.",
+        )
+    if await debt_queries.has_open(tx, user_id):
+        credits_owed = as_decimal(await debts.owed(tx, user_id, Currency.CREDIT))
+        raise MarketError(
+            Code.ACCOUNT_RESTRICTED,
+            f"Earnings were taken back after their payout. The next {credits_owed} credits that "
+            "your devices earn pay for them first.",
         )
 
 
 async def is_restricted(tx: Transaction, user_id: str) -> bool:
-    """Return whether a payment of a user is disputed, or the user owes money for one."""
-    return await returns.is_disputed(tx, user_id) or await debts.owed(tx, user_id) > 0
+    """Return whether a payment of a user is disputed, or the user owes money."""
+    return await returns.is_disputed(tx, user_id) or await debt_queries.has_open(tx, user_id)
 
 
 async def require_undisputed(tx: Transaction, user_id: str) -> None:

@@ -103,11 +103,15 @@ class WalletRefunded(EventData, frozen=True):
 
 
 class WalletCorrected(EventData, frozen=True):
-    """The operator has added money to the wallet, or taken some (`amount` below zero)."""
+    """The operator has added money to the wallet, or taken some (`amount` below zero).
+
+    `owed` are earnings that were taken back after they had left: later earnings pay them first.
+    """
 
     amount: float
     currency: Currency
     reference: str
+    owed: float = 0.0
 
 
 class PaymentPaid(EventData, frozen=True):

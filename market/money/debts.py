@@ -1,6 +1,8 @@
-"""Debts of users to the house: the spent part of payments that were taken back.
+"""Debts of users to the house, for money that was taken back after they had spent it.
 
-The house has lost the money (`ledger.losses`). The next deposits of the user pay it back first.
+A payment was taken back by its bank, or earnings were taken back after their payout. The house has
+lost the money (`ledger.losses`). The next deposits of the user pay it back first. Debts for
+earnings are also paid by later earnings (`market/payouts/collecting.py`).
 """
 
 from collections.abc import Callable
@@ -10,16 +12,23 @@ from market.money.ledger import Movement, Transfer, TransferKind
 from market.money.money import Currency
 from storage.engines.store import Transaction
 from storage.money import debts as queries
+from storage.money.debts import DebtSource
 
 
-async def owed(tx: Transaction, user_id: str) -> int:
-    """Return the debt of a user, in micro-USD."""
-    return sum(debt.left for debt in await queries.open_of(tx, user_id))
+async def owed(tx: Transaction, user_id: str, currency: Currency = Currency.USD) -> int:
+    """Return the debt of a user in a currency, in micro-units."""
+    return sum(debt.left for debt in await queries.open_of(tx, user_id, currency))
 
 
-def accounts(user_id: str) -> list[Movement]:
+async def owed_of_earnings(tx: Transaction, user_id: str, currency: Currency) -> int:
+    """Return the debt of a user for earnings in a currency, in micro-units."""
+    rows = await queries.open_of(tx, user_id, currency)
+    return sum(debt.left for debt in rows if debt.source == DebtSource.EARNINGS)
+
+
+def accounts(user_id: str, currency: Currency = Currency.USD) -> list[Movement]:
     """Return a movement between the accounts that `pay` uses, for `ledger.lock`."""
-    return [Movement(ledger.available(user_id, Currency.USD), ledger.losses(), 1)]
+    return [Movement(ledger.available(user_id, currency), ledger.losses(currency), 1)]
 
 
 async def pay(
@@ -30,26 +39,33 @@ async def pay(
     cause: str,
     new_id: Callable[[], str],
     now: int,
+    currency: Currency = Currency.USD,
     payer: str | None = None,
+    is_earned: bool = False,
 ) -> int:
-    """Pay the debts of a user from the available money, and return the micro-USD that were paid.
+    """Pay the debts of a user from the available money, and return the micro-units that were paid.
 
     Args:
         tx: the transaction, which has locked `accounts`.
         user_id: the user.
-        most: the micro-USD that may be used, which are available.
+        most: the micro-units that may be used, which are available.
         cause: the identifier of the event that brought the money. Each cause pays a debt once.
         new_id: makes the identifiers of transfers.
         now: UTC seconds.
+        currency: the currency of the debts.
         payer: another account that pays instead.
+        is_earned: whether earned money pays, and only the debts for earnings.
     """
     left = most
-    for debt in await queries.open_of(tx, user_id):
+    for debt in await queries.open_of(tx, user_id, currency):
+        if is_earned and debt.source != DebtSource.EARNINGS:
+            continue
         amount = min(left, debt.left)
         if not amount:
             break
-        account = payer or ledger.available(user_id, Currency.USD)
-        movement = Movement(account, ledger.losses(), amount)
+        account = payer or ledger.available(user_id, currency)
+        earned = -amount if is_earned else 0
+        movement = Movement(account, ledger.losses(currency), amount, earned)
         reference = f"debt:{debt.id}"
         is_new = await ledger.post(
             tx,
@@ -58,12 +74,12 @@ async def pay(
                 f"{reference}:{cause}",
                 TransferKind.DEBT,
                 reference,
-                Currency.USD,
+                currency,
                 (movement,),
                 now,
             ),
         )
         assert is_new  # noqa: S101 - or the debt would shrink without a payment
-        await queries.pay(tx, debt.id, amount)
+        await queries.pay(tx, debt, amount)
         left -= amount
     return most - left

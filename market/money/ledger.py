@@ -87,12 +87,12 @@ def corrections(currency: Currency) -> str:
     return f"house:corrections:{currency}"
 
 
-def losses() -> str:
-    """Return the house's account of spent payments that a bank took back, in USD.
+def losses(currency: Currency = Currency.USD) -> str:
+    """Return the house's account of money that was taken back after its user had spent it.
 
-    Its balance is minus their sum.
+    Its balance is minus the debts of users for it.
     """
-    return f"house:losses:{Currency.USD}"
+    return f"house:losses:{currency}"
 
 
 def fees() -> str:

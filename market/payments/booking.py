@@ -22,6 +22,7 @@ from market.money import debts, ledger
 from market.money.ledger import Movement, Transfer, TransferKind
 from market.money.money import Currency, as_decimal
 from market.payments import mail, returning, topping
+from market.payments.exchange import Exchange
 from market.payments.provider import Seen, SeenReturn
 from market.payments.returning import Begun
 from market.payments.terms import DAY_SECONDS, PaymentTerms
@@ -100,8 +101,10 @@ async def book(
         row = await _book_state(tx, booking, row, seen)
     rows: list[ReturnRow] = []
     if row.status == PaymentStatus.PAID:
+        exchange = Exchange.of(row, seen)
         for each in seen.returns:
-            await _book_return(tx, booking, row, each)
+            stored = _stored(await return_queries.of_payment(tx, payment_id), each)
+            await _book_return(tx, booking, row, exchange.credited(each, stored))
         rows = await return_queries.of_payment(tx, payment_id)
     await queries.plan(
         tx,
@@ -198,16 +201,25 @@ async def _book_state(tx: Transaction, booking: Booking, row: PaymentRow, seen: 
         await queries.set_amount(tx, row.id, row.accepted)
         row, difference = row._replace(amount=row.accepted), ""
     if difference:
-        doubtful = PaymentStatus.DOUBTFUL
-        if before is not doubtful:
-            before.require_before(doubtful)
-            _logger.error("payment %s: not credited: %s", row.id, difference)
-            await queries.move(tx, row.id, before=before, after=doubtful, now=now, doubt=difference)
-            if row.is_automatic:
-                await topping.fail(tx, booking.context, booking.letters, row, "doubtful")
-        return row._replace(status=doubtful)
+        return await _doubt(tx, booking, row, difference)
     before.require_before(PaymentStatus.PAID)
     return await _credit(tx, booking, row, seen)
+
+
+async def _doubt(tx: Transaction, booking: Booking, row: PaymentRow, difference: str) -> PaymentRow:
+    """Leave a payment to the staff; one that is doubtful for another reason is so again."""
+    before, doubtful = PaymentStatus(row.status), PaymentStatus.DOUBTFUL
+    if before is not doubtful:
+        before.require_before(doubtful)
+        _logger.error("payment %s: not credited: %s", row.id, difference)
+        now = booking.context.now()
+        await queries.move(tx, row.id, before=before, after=doubtful, now=now, doubt=difference)
+        if row.is_automatic:
+            await topping.fail(tx, booking.context, booking.letters, row, "doubtful")
+    elif row.doubt != difference:
+        _logger.error("payment %s: doubtful by other facts: %s", row.id, difference)
+        await queries.doubt_again(tx, row.id, before=row.doubt, after=difference)
+    return row._replace(status=doubtful)
 
 
 async def _credit(tx: Transaction, booking: Booking, row: PaymentRow, seen: Seen) -> PaymentRow:

@@ -2,6 +2,10 @@
 
 A notice of the provider, the user that comes back, and the sweeper all lead to a look at the
 provider, and its answer is booked. This service has no number of a card.
+
+An erasure leaves the open page, the card and the customer in a list of things to remove, and the
+sweeper has the provider remove them until it has. A card that was saved on the page meanwhile goes
+with the customer.
 """
 
 import logging
@@ -19,7 +23,6 @@ from market.events.context import Context
 from market.events.recording import record
 from market.payments import mail
 from market.payments.provider import (
-    Cards,
     NewSetup,
     OpenedSetup,
     Provider,
@@ -31,12 +34,12 @@ from storage.accounts import closures
 from storage.engines.store import Transaction
 from storage.payments import cards as queries
 from storage.payments import top_ups as top_up_queries
-from storage.payments.cards import SavedCardRow
+from storage.payments.cards import Forgotten, SavedCardRow
 
 LOOK_PAUSE_SECONDS = 2  # between two looks at one payment, or at one page
 PAGE_SECONDS = 3_600  # the time in which a user can act on the page of the provider
 LOOK_SECONDS = 120  # between two looks of the sweeper at a page
-FORGET_SECONDS = 600  # between two attempts to remove a card
+FORGET_SECONDS = 600  # between two attempts to remove a thing at the provider
 SETUPS_PER_DAY = 5  # pages of a user: more of them would try out cards
 SWEPT_MAX = 50
 
@@ -73,7 +76,7 @@ class SavedCards:
         self._letters = letters
         self._app_url = app_url
         self._looks = Sweep("the page of a card of user %s cannot be looked at", _logger)
-        self._removals = Sweep("the card %s cannot be removed", _logger)
+        self._removals = Sweep("%s cannot be removed at its provider", _logger)
 
     @property
     def is_offered(self) -> bool:
@@ -106,7 +109,10 @@ class SavedCards:
         except ProviderError as error:
             _logger.warning("no page for a card of user %s: %s", user_id, error)
             raise MarketError(Code.PAYMENT_PROVIDER_AWAY, retry_after_seconds=10) from error
-        return await self._store.write(self._set_opened, user_id, setup.id, opened)
+        url = await self._store.write(self._set_opened, row, opened)
+        if url is None:
+            raise MarketError(Code.PAYMENT_PROVIDER_AWAY, retry_after_seconds=1)
+        return url
 
     async def look(self, user_id: str) -> None:
         """Ask the provider about the open page of a user, and book its answer.
@@ -192,23 +198,29 @@ class SavedCards:
         return begun
 
     async def _set_opened(
-        self, tx: Transaction, user_id: str, setup_id: str, opened: OpenedSetup
-    ) -> str:
-        """Record the provider's answer; a page that began meanwhile is the one to use."""
-        await bounds.lock_user(tx, user_id)
+        self, tx: Transaction, begun: SavedCardRow, opened: OpenedSetup
+    ) -> str | None:
+        """Record the provider's answer, and return the page.
+
+        Ends this page and returns None for an erased user, and after another page has begun.
+        """
+        await bounds.lock_user(tx, begun.user_id)
         await queries.set_setup(
             tx,
-            user_id,
-            setup_id,
+            begun.user_id,
+            begun.setup_id or "",
             customer_id=opened.customer_id,
             setup_ref=opened.ref,
             url=opened.url,
             next_look_at=self._now() + LOOK_SECONDS,
         )
-        row = await queries.find(tx, user_id)
-        if row is None or row.setup_id != setup_id:
-            raise MarketError(Code.PAYMENT_PROVIDER_AWAY, retry_after_seconds=1)
-        return row.setup_url
+        row, provider, now = await queries.find(tx, begun.user_id), begun.provider, self._now()
+        if row is not None and row.setup_id == begun.setup_id:
+            return row.setup_url
+        await queries.forget(tx, opened.ref, provider, now, Forgotten.PAGE)
+        if row is None:
+            await queries.forget(tx, opened.customer_id, provider, now, Forgotten.CUSTOMER)
+        return None
 
     async def _claim(self, tx: Transaction, user_id: str) -> SavedCardRow | None:
         """Claim a look at the page of a user; None without a page, or after another look."""
@@ -275,18 +287,23 @@ class SavedCards:
             lambda to, url: mail.top_up(to, url, subject, f"{text} If this was not you:"),
         )
 
-    async def _forget(self, card_id: str) -> None:
-        """Remove a card at the provider, or plan the next attempt."""
-        row = await self._store.read(queries.find_forgotten, card_id)
-        cards: Cards | None = None if row is None else self._cards.get(row.provider)
+    async def _forget(self, outside_id: str) -> None:
+        """Remove a card, a page or a customer at the provider, or plan the next attempt."""
+        row = await self._store.read(queries.find_forgotten, outside_id)
         if row is None:
             return
         try:
+            cards = self._cards.get(row.provider)
             if cards is None:
                 raise ProviderError(f"provider {row.provider} is not configured")
-            await cards.forget(card_id)
+            if row.kind == Forgotten.PAGE:
+                await cards.expire(outside_id)
+            elif row.kind == Forgotten.CUSTOMER:
+                await cards.forget_customer(outside_id)
+            else:
+                await cards.forget(outside_id)
         except ProviderError as error:
-            _logger.warning("a card is removed later: %s", error)
-            await self._store.write(queries.put_off, card_id, self._now() + FORGET_SECONDS)
+            _logger.warning("a %s is removed later: %s", row.kind, error)
+            await self._store.write(queries.put_off, outside_id, self._now() + FORGET_SECONDS)
             return
-        await self._store.write(queries.end_forgetting, card_id)
+        await self._store.write(queries.end_forgetting, outside_id)

@@ -26,6 +26,7 @@ from market.money.money import Currency, as_decimal
 from market.payments import booking, returning
 from market.payments.booking import Booking, reference_of
 from market.payments.cards import LOOK_PAUSE_SECONDS, PAGE_SECONDS, SavedCards
+from market.payments.exchange import IN_USD, Exchange
 from market.payments.provider import (
     HookError,
     NewCharge,
@@ -35,6 +36,7 @@ from market.payments.provider import (
     Provider,
     ProviderError,
     Seen,
+    SeenReturn,
 )
 from market.payments.returning import Begun
 from market.payments.terms import CENT, DAY_SECONDS, PaymentTerms
@@ -286,7 +288,9 @@ class Payments:
         )
         provider = self._providers.get(row.provider)
         try:
-            if provider is not None and row.provider_id is not None:
+            if row.accepted is not None:
+                await self.fulfil(payment_id)  # its look knows the currency of the payment
+            elif provider is not None and row.provider_id is not None:
                 await self._send(provider, row.provider_id, row.charge_id or "", begun)
         except ProviderError as error:
             self.counts.provider_errors[row.provider] += 1
@@ -398,8 +402,13 @@ class Payments:
         unknown = await self._store.write(
             partial(booking.book, planned=claim.planned), self._booking, row.id, seen
         )
+        if not unknown:
+            return
+        credited = await self._store.read(queries.find, row.id)
+        assert credited is not None  # noqa: S101 - payments are never deleted
+        exchange = Exchange.of(credited, seen)
         for each in unknown:
-            await self._send(provider, provider_id, seen.charge_id, each)
+            await self._send(provider, provider_id, seen.charge_id, each, exchange)
 
     async def _open(self, provider: Provider, claim: _Claim) -> Opened | None:
         """Open a payment again, or take an automatic one from its card; None if it was refused.
@@ -407,7 +416,7 @@ class Payments:
         An automatic payment that is not wanted any more is not taken: None, unless an earlier look
         has taken it.
         """
-        row = claim.row
+        row, was_tried = claim.row, claim.row.looked_at > 0
         if row.card_id is None:
             return await provider.create(self._new(row))
         title = self._new(row).title
@@ -415,17 +424,20 @@ class Payments:
         try:
             if provider.cards is None:
                 raise ProviderError("it has no saved cards", is_final=True)
-            if not claim.is_wanted:
-                was_tried = row.looked_at > 0
-                taken = await provider.cards.find_charge(charge) if was_tried else None
-                if taken is None:
-                    await self._store.write(self._expire, row)
-                return None if taken is None else Opened(taken, "")
-            return Opened(await provider.cards.charge(charge), "")
+            if claim.is_wanted:
+                return Opened(await provider.cards.charge(charge), "")
         except ProviderError as error:
             if not error.is_final:
                 raise
             _logger.warning("payment %s: %s refused it: %s", row.id, row.provider, error)
+        # Only the repetition was refused: the first request may have succeeded.
+        if was_tried and provider.cards is not None:
+            taken = await provider.cards.find_charge(charge)
+            if taken is not None:
+                return Opened(taken, "")
+        if not claim.is_wanted:
+            await self._store.write(self._expire, row)
+            return None
         refused = Seen("failed", row.amount, Currency.USD, row.id, True, failure="refused")
         await self._store.write(
             partial(booking.book, planned=claim.planned), self._booking, row.id, refused
@@ -433,11 +445,19 @@ class Payments:
         return None
 
     async def _send(
-        self, provider: Provider, provider_id: str, charge_id: str, row: ReturnRow
+        self,
+        provider: Provider,
+        provider_id: str,
+        charge_id: str,
+        row: ReturnRow,
+        exchange: Exchange = IN_USD,
     ) -> None:
         """Request a refund from the provider, and book its answer."""
         try:
-            answer = await provider.refund(provider_id, charge_id, row.amount, row.id)
+            amount = exchange.at_provider(row.amount)
+            answer: SeenReturn | None = exchange.credited(
+                await provider.refund(provider_id, charge_id, amount, row.id), row
+            )
         except ProviderError as error:
             if not error.is_final:
                 raise
@@ -456,10 +476,14 @@ class Payments:
         return NewPayment(
             id=row.id,
             amount=row.amount,
-            title=f"{self.terms.site_name}: {as_decimal(row.amount)} USD",
+            title=row.title or self._title(row.amount),  # a row of before has none
             return_url=f"{self._app_url}/console/wallet/pay/{row.id}",
             expires_at=row.created_at + PAGE_SECONDS,
         )
+
+    def _title(self, amount: int) -> str:
+        """Return the name of a payment, as its payer reads it."""
+        return f"{self.terms.site_name}: {as_decimal(amount)} USD"
 
     def _check_amount(self, amount: int) -> None:
         terms = self.terms
@@ -510,6 +534,7 @@ class Payments:
             created_at=self._now(),
             closed_at=None,
             deposit_id=None,
+            title=self._title(amount),
         )
 
     async def _admit(self, tx: Transaction, row: PaymentRow) -> None:

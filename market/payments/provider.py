@@ -75,7 +75,7 @@ class Opened(Struct, frozen=True):
 
 
 class SeenReturn(Struct, frozen=True):
-    """A refund or a dispute at a provider: `amount` in micro-USD.
+    """A refund or a dispute at a provider: `amount` in micro-units of the payment's currency.
 
     `own_id` is the identifier that this service gave to a refund; "" for one made elsewhere.
     """
@@ -208,6 +208,20 @@ class Cards(Protocol):
             ProviderError: the provider did not answer.
         """
 
+    async def expire(self, ref: str) -> None:
+        """End a page where a user saves a card; one that is over already stays so.
+
+        Raises:
+            ProviderError: the provider did not answer.
+        """
+
+    async def forget_customer(self, customer_id: str) -> None:
+        """Delete a user at the provider with all cards; one that is not there counts as deleted.
+
+        Raises:
+            ProviderError: the provider did not answer.
+        """
+
 
 class Provider(Protocol):
     """A payment provider."""
@@ -236,7 +250,7 @@ class Provider(Protocol):
         Args:
             provider_id: the payment.
             charge_id: its charge.
-            amount: micro-USD, whole cents.
+            amount: micro-units of the currency that the payer has paid in, whole cents.
             key: this service's identifier of the refund.
 
         Raises:

@@ -8,10 +8,14 @@ to the provider, and each payout is booked once.
 A provider refuses a whole batch for one wrong payout. That payout fails, and the others go on in a
 new batch; if the provider does not name the wrong one, both halves go on by themselves. A batch
 that may have been sent, and cannot be sent again without harm, is doubtful: the staff decides.
+
+Money can come back weeks after it arrived. So the rounds look at a settled batch again for half a
+year, at first each day and then rarer.
 """
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from msgspec import Struct
@@ -23,7 +27,7 @@ from market.events.context import Context
 from market.payments.provider import ProviderError
 from market.payouts import steps
 from market.payouts.details import Details, opened
-from market.payouts.terms import FailReason, MethodKind
+from market.payouts.terms import DAY_SECONDS, FailReason, MethodKind
 from storage.engines.store import Transaction
 from storage.payouts import batches as batch_queries
 from storage.payouts import methods as method_queries
@@ -35,6 +39,10 @@ BATCH_MAX = 500
 BATCHES_MAX = 20
 # The rounds of other daemons leave a batch alone for this long; the calls about it take less.
 CLAIM_SECONDS = 120
+WATCH_MIN_SECONDS = DAY_SECONDS  # between two looks at a settled batch
+WATCH_AGAIN_SECONDS = 3_600  # after a look without an answer
+# A receiver at PayPal can send money back within 180 days.
+WATCH_SECONDS = 185 * DAY_SECONDS
 _logger = logging.getLogger("payouts")
 
 
@@ -188,26 +196,72 @@ class ProviderRounds:
         Raises:
             UnavailableError: the store did not answer.
         """
-        booked, now = 0, self._context.now()
         await self._store.write(self._gather)
+        try:
+            return await self._advance_open() + await self._watch_settled()
+        finally:
+            await self._provider.close()
+
+    async def _advance_open(self) -> int:
+        """Work on the batches whose payouts have not all ended."""
+        booked = 0
         waiting = await self._store.read(
             batch_queries.unsettled,
             self._provider.name,
-            looked_before=now - CLAIM_SECONDS,
+            looked_before=self._context.now() - CLAIM_SECONDS,
             limit=self._batches_max,
         )
-        try:
-            for batch in waiting:
-                seen, at = batch.looked_at, self._context.now()
-                if not await self._store.write(batch_queries.claim, batch.id, seen=seen, now=at):
-                    continue
-                try:
-                    booked += await self._advance(batch)
-                except ProviderError as error:
-                    _logger.warning("batch %s: %s: %s", batch.id, self._provider.name, error)
-        finally:
-            await self._provider.close()
+        for batch in waiting:
+            seen, at = batch.looked_at, self._context.now()
+            if not await self._store.write(batch_queries.claim, batch.id, seen=seen, now=at):
+                continue
+            try:
+                booked += await self._advance(batch._replace(looked_at=at))
+            except ProviderError as error:
+                _logger.warning("batch %s: %s: %s", batch.id, self._provider.name, error)
         return booked
+
+    async def _watch_settled(self) -> int:
+        """Look at settled batches again; return the number of payouts that came back."""
+        booked, now = 0, self._context.now()
+        due = await self._store.read(
+            batch_queries.watched, self._provider.name, now=now, limit=self._batches_max
+        )
+        for batch in due:
+            # Of two rounds one looks; after a crash or an error another round does, soon.
+            soon = now + WATCH_AGAIN_SECONDS if next_watch(batch, now) else None
+            plan = partial(batch_queries.watch, seen=batch.watch_at, watch_at=soon)
+            if not await self._store.write(plan, batch.id):
+                continue
+            try:
+                is_over, returned = await self._look_again(batch)
+            except ProviderError as error:
+                _logger.warning("batch %s: %s: %s", batch.id, self._provider.name, error)
+                continue
+            booked += returned
+            later = None if is_over else next_watch(batch, now)
+            plan = partial(batch_queries.watch, seen=soon, watch_at=later)
+            await self._store.write(plan, batch.id)
+        return booked
+
+    async def _look_again(self, batch: BatchRow) -> tuple[bool, int]:
+        """Book the returned payouts of a settled batch.
+
+        Returns:
+            Whether the batch needs no further look, and the number of its returned payouts.
+        """
+        rows = await self._store.read(queries.of_batch, batch.id)
+        paid = [row for row in rows if row.state == PayoutStatus.PAID]
+        if not paid or batch.outside_id is None:
+            return True, 0
+        progress = await self._provider.look(batch.outside_id)
+        returned = 0
+        for row in paid:
+            failed = progress.get(row.id, Progress()).failed
+            if failed is not None:
+                _logger.warning("payout %s: came back: %s", row.id, failed)
+                returned += await self._end(row.id, failed)
+        return returned == len(paid), returned
 
     async def _gather(self, tx: Transaction) -> None:
         """Mark approved payouts as sent, in new batches."""
@@ -250,7 +304,9 @@ class ProviderRounds:
         except ProviderError as error:
             if not error.is_final:
                 if error.has_no_effect and is_first:
-                    await self._store.write(batch_queries.forget_try, batch.id)
+                    await self._store.write(
+                        batch_queries.forget_try, batch.id, claimed_at=batch.looked_at
+                    )
                 raise
             sent = Refusal(str(error), is_of_batch=True)
         if isinstance(sent, str):
@@ -293,17 +349,33 @@ class ProviderRounds:
         booked = 0
         for row in rows:
             found = progress.get(row.id, Progress())
-            try:
-                if found.failed is not None:
-                    await self._store.write(steps.fail, self._context, row.id, found.failed)
-                elif found.is_paid:
-                    await self._store.write(steps.pay, self._context, row.id)
-                else:
-                    continue
-            except MarketError as error:
-                if error.code is not Code.PAYOUT_STATE:
-                    raise
-            booked += 1
+            if found.is_paid or found.failed is not None:
+                await self._end(row.id, found.failed)
+                booked += 1
         if booked == len(rows):
-            await self._store.write(batch_queries.settle, batch.id, now=self._context.now())
+            now = self._context.now()
+            await self._store.write(
+                batch_queries.settle, batch.id, now=now, watch_at=now + WATCH_MIN_SECONDS
+            )
         return booked
+
+    async def _end(self, payout_id: str, failed: FailReason | None) -> bool:
+        """Record that a payout arrived, or failed; False if it has another end."""
+        try:
+            if failed is None:
+                await self._store.write(steps.pay, self._context, payout_id)
+            else:
+                await self._store.write(steps.fail, self._context, payout_id, failed)
+        except MarketError as error:
+            if error.code is not Code.PAYOUT_STATE:
+                raise
+            return False
+        return True
+
+
+def next_watch(batch: BatchRow, now: int) -> int | None:
+    """Return the time of the next look at a settled batch; None when no money can come back."""
+    age = now - (batch.settled_at or now)
+    if age > WATCH_SECONDS:
+        return None
+    return now + max(WATCH_MIN_SECONDS, age // 2)

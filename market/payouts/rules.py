@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from market.accounts.restrictions import is_restricted
 from market.base.errors import Code, MarketError
-from market.money import ledger
+from market.money import debts, ledger
 from market.money.money import MICRO, Currency
 from market.payouts.terms import CENT, DAY_SECONDS, YEAR_SECONDS, PayoutTerms
 from storage.accounts import suspensions, users
@@ -38,7 +38,7 @@ MEANINGS = {
     Rule.MINIMUM_EARNED: "The available earnings are less than the smallest payout.",
     Rule.FIRST_EARNING_AGE: "The first earning is too recent.",
     Rule.BELOW_DAILY_LIMIT: "There is a limit on the payouts of a day; try again tomorrow.",
-    Rule.NO_PAYMENT_CASE: "A payment is disputed, or money is owed for one.",
+    Rule.NO_PAYMENT_CASE: "A payment is disputed, or money is owed.",
     Rule.NOT_SUSPENDED: "A part of the account is suspended.",
     Rule.IDENTITY_CHECKED: "Above the yearly amount the operator has to check the identity first.",
 }
@@ -59,6 +59,7 @@ class Earnings(Struct, frozen=True):
 
     `earned` is the sum of all other terms: `available` for payouts and purchases, `held` for open
     purchases, `in_payout`, `paid` and `fees` of payouts, and `spent` on purchases or corrected.
+    `owed` is no term of it: later earnings pay it first, and are `spent` then.
     """
 
     earned: int
@@ -67,6 +68,7 @@ class Earnings(Struct, frozen=True):
     in_payout: int
     paid: int
     fees: int
+    owed: int = 0
 
     @property
     def spent(self) -> int:
@@ -131,6 +133,7 @@ async def earnings_of(tx: Transaction, user_id: str, currency: Currency) -> Earn
         in_payout=sums.in_payout,
         paid=sums.paid,
         fees=sums.fees,
+        owed=await debts.owed_of_earnings(tx, user_id, currency),
     )
 
 

@@ -172,11 +172,13 @@ class StripeProvider:
         intent = session.payment_intent
         charge_id = (intent.id if isinstance(intent, _Intent) else intent) or ""
         state = _state(session)
-        returns = await self._returns(charge_id) if state == "paid" and charge_id else ()
+        currency = session.currency or ""
+        is_charged = state == "paid" and bool(charge_id)
+        returns = await self._returns(charge_id, currency) if is_charged else ()
         return Seen(
             state=state,
             amount=(session.amount_total or 0) * CENT,
-            currency=session.currency or "",
+            currency=currency,
             payment_id=session.client_reference_id or "",
             has_mode=session.livemode == self._api.is_live,
             charge_id=charge_id,
@@ -187,7 +189,8 @@ class StripeProvider:
         """See `Provider.refund`."""
         del provider_id
         request = refund_request(charge_id, amount, key)
-        return _refund(await self._api.post("/v1/refunds", request, key, _Return))
+        answer = await self._api.post("/v1/refunds", request, key, _Return)
+        return _refund(answer, answer.currency)  # a refund has the currency of its payment
 
     def read_hook(self, headers: Mapping[str, str], body: bytes, now: int) -> Notice:
         """See `Provider.read_hook`."""
@@ -226,19 +229,19 @@ class StripeProvider:
             payment_id=intent.metadata.get("payment_id", ""),
             has_mode=intent.livemode == self._api.is_live,
             charge_id=intent.id,
-            returns=await self._returns(intent.id) if state == "paid" else (),
+            returns=await self._returns(intent.id, intent.currency) if state == "paid" else (),
             failure=_failure(intent) if state == "failed" else "",
         )
 
-    async def _returns(self, intent_id: str) -> tuple[SeenReturn, ...]:
-        """Return the refunds and disputes of a payment."""
+    async def _returns(self, intent_id: str, currency: str) -> tuple[SeenReturn, ...]:
+        """Return the refunds and disputes of a payment in a currency."""
         query = {"payment_intent": intent_id, "limit": str(LIST_MAX)}
         refunds = await self._api.get("/v1/refunds", query, _Returns)
         disputes = await self._api.get("/v1/disputes", query, _Returns)
         return (
-            *(_refund(each) for each in refunds.data),
+            *(_refund(each, currency) for each in refunds.data),
             *(
-                SeenReturn(each.id, "dispute", _DISPUTES[each.status or ""], _micro(each))
+                SeenReturn(each.id, "dispute", _DISPUTES[each.status or ""], _micro(each, currency))
                 for each in disputes.data
                 if each.status in _DISPUTES
             ),
@@ -297,19 +300,19 @@ def _failure(charge: _Charge) -> Failure:
     return "authentication" if is_of_owner or charge.status == "requires_action" else "refused"
 
 
-def _refund(found: _Return) -> SeenReturn:
+def _refund(found: _Return, currency: str) -> SeenReturn:
     own_id = (found.metadata or {}).get("return_id", "")
     state = _REFUNDS.get(found.status or "", "pending")
-    return SeenReturn(found.id, "refund", state, _micro(found), own_id)
+    return SeenReturn(found.id, "refund", state, _micro(found, currency), own_id)
 
 
-def _micro(found: _Return) -> int:
-    """Return the amount of a refund or a dispute in micro-USD.
+def _micro(found: _Return, currency: str) -> int:
+    """Return the amount of a refund or a dispute in micro-units of the currency of its payment.
 
     Raises:
         ProviderError: the currency is another one, or the amount is no amount.
     """
-    if found.currency != "usd" or found.amount <= 0:
+    if found.currency != currency or found.amount <= 0:
         raise ProviderError(f"{found.id} has another currency or no amount", is_of_payment=True)
     return found.amount * CENT
 

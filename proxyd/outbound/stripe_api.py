@@ -67,6 +67,15 @@ class StripeApi:
         answer = await self._calls.call("POST", path, *_form(request, key))
         return decoded(answer.body, kind)
 
+    async def delete(self, path: str, kind: type[_Kind]) -> _Kind:
+        """Delete a thing, and return the answer.
+
+        Raises:
+            ProviderError: the provider refused the call or did not answer.
+        """
+        answer = await self._calls.call("DELETE", path)
+        return decoded(answer.body, kind)
+
     async def exchange(self, path: str, request: Mapping[str, str], key: str) -> Answer:
         """Send a form as `post` does, and return an answer with any status.
 

@@ -4,6 +4,7 @@ Each payment is confirmed while its user is away (`off_session`). A bank that re
 the card ends it.
 """
 
+from collections.abc import Awaitable
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -143,11 +144,30 @@ class StripeCards:
     async def forget(self, card_id: str) -> None:
         """See `Cards.forget`."""
         path = f"/v1/payment_methods/{quote(card_id, safe='')}/detach"
-        try:
-            await self._api.post(path, {}, f"{card_id}:detach", _Named)
-        except ProviderError as error:
-            if not error.is_final:  # another final answer: the card is not there
-                raise
+        await _settled(self._api.post(path, {}, f"{card_id}:detach", _Named))
+
+    async def expire(self, ref: str) -> None:
+        """See `Cards.expire`."""
+        path = f"/v1/checkout/sessions/{quote(ref, safe='')}/expire"
+        await _settled(self._api.post(path, {}, "", _Named))
+
+    async def forget_customer(self, customer_id: str) -> None:
+        """See `Cards.forget_customer`; Stripe detaches all cards of a deleted customer."""
+        path = f"/v1/customers/{quote(customer_id, safe='')}"
+        await _settled(self._api.delete(path, _Named))
+
+
+async def _settled(call: Awaitable[object]) -> None:
+    """Wait for a removal; a final refusal means that the thing is not there.
+
+    Raises:
+        ProviderError: the provider did not answer.
+    """
+    try:
+        await call
+    except ProviderError as error:
+        if not error.is_final:
+            raise
 
 
 def customer_request(setup: NewSetup) -> dict[str, str]:

@@ -65,7 +65,8 @@ async def of_user(tx: Transaction, user_id: str, now: int) -> OpenRow:
              WHERE user_id = :user AND status IN ('open', 'doubtful'))
             + (SELECT COUNT(*) FROM payment_returns
                WHERE user_id = :user AND status = 'pending')
-            + (SELECT COUNT(*) FROM debts WHERE user_id = :user AND paid < amount),
+            + (SELECT COUNT(*) FROM debts WHERE user_id = :user AND paid < amount)
+            + (SELECT COUNT(*) FROM earning_debts WHERE user_id = :user AND paid < amount),
             (SELECT COUNT(*) FROM payouts
              WHERE user_id = :user AND state IN ('requested', 'approved', 'sent'))
         """,

@@ -450,16 +450,17 @@ _OF_USERS: Mapping[str, Rows] = {
         "id",
         ids="id user_id deposit_id",
         enums="provider status",
-        numbers="amount looked_at next_look_at created_at closed_at accepted",
+        numbers="amount looked_at next_look_at created_at closed_at accepted doubts",
         erased={"url": "''", "doubt": "''"},
         kept={
             "provider_id": _OF_PROVIDER,
             "charge_id": _OF_PROVIDER,
             "customer_id": _OF_PROVIDER,
             "card_id": _OF_PROVIDER,
+            "title": "the name of the site, and an amount",
         },
     ),
-    # The erasure has the provider remove the card.
+    # The erasure has the provider end the page, and remove the card and the customer.
     "saved_cards": deleted(
         _OWN,
         "user_id",
@@ -467,7 +468,9 @@ _OF_USERS: Mapping[str, Rows] = {
         "saved_at looked_at next_look_at setups setups_since",
         hidden="customer_id card_id setup_id setup_ref setup_url",
     ),
-    "forgotten_cards": nobody("card_id provider", "a card to remove, which names no person"),
+    "forgotten_at_provider": nobody(
+        "id provider kind", "a card, a page or a customer to remove, which names no person"
+    ),
     "top_ups": deleted(
         _OWN,
         "user_id",
@@ -483,6 +486,9 @@ _OF_USERS: Mapping[str, Rows] = {
         kept={"provider_ref": _OF_PROVIDER},
     ),
     "debts": rows(_OWN, "id", ids="id user_id", numbers="amount paid created_at"),
+    "earning_debts": rows(
+        _OWN, "id", ids="id user_id", enums="currency", numbers="amount paid created_at"
+    ),
     "receipts": rows(
         "payment_id IN (SELECT id FROM payments WHERE user_id = :user)",
         "number",
@@ -519,7 +525,7 @@ _OF_USERS: Mapping[str, Rows] = {
         "id",
         ids="id parent_id",
         enums="format",
-        numbers="payouts net_usd created_at settled_at tried_at looked_at doubtful_at",
+        numbers="payouts net_usd created_at settled_at tried_at looked_at doubtful_at watch_at",
         erased={
             "sealed_content": "CASE WHEN EXISTS (SELECT 1 FROM payouts AS p"
             " JOIN payout_lines AS l ON l.payout_id = p.id"

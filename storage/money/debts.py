@@ -1,37 +1,104 @@
-"""Queries on debts: the spent part of payments that a bank or a provider took back."""
+"""Queries on debts: spent payments that were taken back, and earnings taken back after a payout."""
 
+from enum import StrEnum
 from typing import NamedTuple
 
 from storage.engines.store import Transaction, insert_row
 
 
+class DebtSource(StrEnum):
+    """The cause of a debt, which is the table of it."""
+
+    PAYMENT = "debts"
+    EARNINGS = "earning_debts"
+
+
 class DebtRow(NamedTuple):
-    """An open debt, and the rest of it in micro-USD."""
+    """An open debt, and the rest of it in micro-units of its currency."""
 
     id: str
     left: int
+    source: str
+
+
+class DebtorRow(NamedTuple):
+    """A user with an open debt for earnings in a currency."""
+
+    user_id: str
+    currency: str
 
 
 async def insert(tx: Transaction, debt_id: str, user_id: str, amount: int, now: int) -> None:
-    """Add a debt of a user, in micro-USD."""
+    """Add a debt of a user for a payment, in micro-USD."""
     await insert_row(tx, "debts", id=debt_id, user_id=user_id, amount=amount, created_at=now)
 
 
-async def open_of(tx: Transaction, user_id: str) -> list[DebtRow]:
-    """Return the open debts of a user, the oldest first."""
-    return await tx.all(
-        DebtRow,
-        """
-        SELECT id, amount - paid FROM debts WHERE user_id = :user_id AND paid < amount ORDER BY id
-        """,
+async def insert_of_earnings(
+    tx: Transaction, debt_id: str, user_id: str, currency: str, amount: int, now: int
+) -> None:
+    """Add a debt of a user for earnings, in micro-units; its identifier is that of a transfer."""
+    await insert_row(
+        tx,
+        "earning_debts",
+        id=debt_id,
         user_id=user_id,
+        currency=currency,
+        amount=amount,
+        created_at=now,
     )
 
 
-async def pay(tx: Transaction, debt_id: str, amount: int) -> None:
-    """Record that a part of a debt is paid, in micro-USD.
+async def open_of(tx: Transaction, user_id: str, currency: str) -> list[DebtRow]:
+    """Return the open debts of a user in a currency, the oldest first."""
+    return await tx.all(
+        DebtRow,
+        """
+        SELECT id, amount - paid, 'debts' FROM debts
+        WHERE user_id = :user_id AND paid < amount AND CAST(:currency AS TEXT) = 'usd'
+        UNION ALL
+        SELECT id, amount - paid, 'earning_debts' FROM earning_debts
+        WHERE user_id = :user_id AND currency = :currency AND paid < amount
+        ORDER BY 1
+        """,
+        user_id=user_id,
+        currency=currency,
+    )
+
+
+async def has_open(tx: Transaction, user_id: str) -> bool:
+    """Return whether a user has an open debt in any currency."""
+    found = await tx.one(
+        int,
+        """
+        SELECT 1 WHERE EXISTS (SELECT 1 FROM debts WHERE user_id = :user_id AND paid < amount)
+            OR EXISTS (SELECT 1 FROM earning_debts WHERE user_id = :user_id AND paid < amount)
+        """,
+        user_id=user_id,
+    )
+    return found is not None
+
+
+async def debtors(tx: Transaction, *, limit: int) -> list[DebtorRow]:
+    """Return users whose earned money can pay an open debt for earnings now."""
+    return await tx.all(
+        DebtorRow,
+        """
+        SELECT DISTINCT d.user_id, d.currency FROM earning_debts AS d
+        JOIN accounts AS a ON a.id = 'user:' || d.user_id || ':available:' || d.currency
+        WHERE d.paid < d.amount AND a.earned > 0
+        ORDER BY d.user_id, d.currency LIMIT :limit
+        """,
+        limit=limit,
+    )
+
+
+async def pay(tx: Transaction, debt: DebtRow, amount: int) -> None:
+    """Record that a part of a debt is paid, in micro-units.
 
     Raises:
-        ConstraintError: `debts_paid_within`, when less is left.
+        ConstraintError: `debts_paid_within` or `earning_debts_paid_within`, when less is left.
     """
-    await tx.run("UPDATE debts SET paid = paid + :amount WHERE id = :id", id=debt_id, amount=amount)
+    table = DebtSource(debt.source)
+    await tx.run(
+        f"UPDATE {table} SET paid = paid + :amount WHERE id = :id", id=debt.id, amount=amount
+    )

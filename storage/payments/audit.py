@@ -25,18 +25,24 @@ async def paid_against_deposits(tx: Transaction) -> list[DifferenceRow]:
 
 
 async def losses_against_postings(tx: Transaction) -> list[DifferenceRow]:
-    """Return each lost part of a return that the ledger does not have, and the reverse.
+    """Return each debt that the ledger does not have, and the reverse.
 
-    The business key of a loss ends with the identifier of the return, 36 characters, and `:loss`.
+    The business key of a lost return ends with its identifier, 36 characters, and `:loss`. The debt
+    of a correction has the identifier of the transfer.
     """
     return await tx.all(
         DifferenceRow,
         differences(
-            "SELECT id AS reference, amount FROM debts",
             """
-            SELECT SUBSTR(t.business_key, LENGTH(t.business_key) - 40, 36) AS reference, e.amount
+            SELECT id AS reference, amount FROM debts
+            UNION ALL SELECT currency || id, amount FROM earning_debts
+            """,
+            """
+            SELECT CASE WHEN t.kind = 'correction' THEN e.currency || t.id
+                ELSE SUBSTR(t.business_key, LENGTH(t.business_key) - 40, 36) END AS reference,
+                e.amount
             FROM entries AS e JOIN transfers AS t ON t.id = e.transfer_id
-            WHERE e.debit_account = 'house:losses:usd'
+            WHERE e.debit_account IN ('house:losses:usd', 'house:losses:credit')
             """,
         ),
     )
@@ -63,22 +69,28 @@ async def debts_against_payments(tx: Transaction) -> list[DifferenceRow]:
     return await tx.all(
         DifferenceRow,
         differences(
-            "SELECT 'debt:' || id AS reference, paid AS amount FROM debts WHERE paid > 0",
+            """
+            SELECT 'debt:' || id AS reference, paid AS amount FROM debts WHERE paid > 0
+            UNION ALL SELECT 'debt:' || id, paid FROM earning_debts WHERE paid > 0
+            """,
             """
             SELECT t.reference, e.amount
             FROM entries AS e JOIN transfers AS t ON t.id = e.transfer_id
-            WHERE e.credit_account = 'house:losses:usd'
+            WHERE e.credit_account IN ('house:losses:usd', 'house:losses:credit')
             """,
         ),
     )
 
 
 async def losses_against_debts(tx: Transaction) -> list[DifferenceRow]:
-    """Return the house's account of losses, if it is not minus the unpaid rest of all debts."""
+    """Return each account of losses that is not minus the unpaid rest of all debts."""
     return await tx.all(
         DifferenceRow,
         differences(
-            "SELECT 'house:losses:usd' AS reference, paid - amount AS amount FROM debts",
+            """
+            SELECT 'house:losses:usd' AS reference, paid - amount AS amount FROM debts
+            UNION ALL SELECT 'house:losses:' || currency, paid - amount FROM earning_debts
+            """,
             "SELECT id AS reference, balance AS amount FROM accounts WHERE kind = 'losses'",
         ),
     )

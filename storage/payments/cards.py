@@ -1,5 +1,6 @@
-"""Queries on saved cards, and on cards that a provider still has to remove."""
+"""Queries on saved cards, and on cards, pages and customers that a provider still has to remove."""
 
+from enum import StrEnum
 from typing import NamedTuple
 
 from storage.engines.store import Transaction
@@ -27,11 +28,20 @@ class SavedCardRow(NamedTuple):  # as wide as its table
     setups_since: int
 
 
-class ForgottenRow(NamedTuple):
-    """A card that a provider has to remove."""
+class Forgotten(StrEnum):
+    """A thing that a provider has to remove: a card, an open page for one, or a customer."""
 
-    card_id: str
+    CARD = "card"
+    PAGE = "page"
+    CUSTOMER = "customer"
+
+
+class ForgottenRow(NamedTuple):
+    """A thing that a provider has to remove, by the provider's identifier of it."""
+
+    id: str
     provider: str
+    kind: str
 
 
 _COLUMNS = ", ".join(SavedCardRow._fields)
@@ -173,52 +183,69 @@ async def due(tx: Transaction, now: int, limit: int) -> list[str]:
     )
 
 
-async def forget(tx: Transaction, card_id: str, provider: str, now: int) -> None:
-    """Record that a provider has to remove a card."""
+async def forget(
+    tx: Transaction, outside_id: str, provider: str, now: int, kind: Forgotten = Forgotten.CARD
+) -> None:
+    """Record that a provider has to remove a thing, by the provider's identifier of it."""
     await tx.run(
         """
-        INSERT INTO forgotten_cards (card_id, provider, next_at) VALUES (:card, :provider, :now)
+        INSERT INTO forgotten_at_provider (id, provider, kind, next_at)
+        VALUES (:id, :provider, :kind, :now)
         ON CONFLICT DO NOTHING
         """,
-        card=card_id,
+        id=outside_id,
         provider=provider,
+        kind=kind,
         now=now,
     )
 
 
 async def forget_of(tx: Transaction, user_id: str, now: int) -> None:
-    """Record that a provider has to remove the card of a user, if there is one."""
+    """Record that a provider has to remove all that it has of the cards of a user."""
     row = await find(tx, user_id)
-    if row is not None and row.card_id is not None:
-        await forget(tx, row.card_id, row.provider, now)
+    if row is None:
+        return
+    for outside_id, kind in (
+        (row.setup_ref, Forgotten.PAGE),
+        (row.card_id, Forgotten.CARD),
+        (row.customer_id, Forgotten.CUSTOMER),
+    ):
+        if outside_id is not None:
+            await forget(tx, outside_id, row.provider, now, kind)
 
 
 async def forgotten(tx: Transaction, now: int, limit: int) -> list[str]:
-    """Return the cards that a provider has to remove now, the longest due first."""
+    """Return the things that a provider has to remove now, the longest due first.
+
+    A page comes before its customer, so that it saves no card afterwards.
+    """
     return await tx.all(
         str,
-        "SELECT card_id FROM forgotten_cards WHERE next_at <= :now ORDER BY next_at LIMIT :limit",
+        """
+        SELECT id FROM forgotten_at_provider WHERE next_at <= :now
+        ORDER BY next_at, kind DESC LIMIT :limit
+        """,
         now=now,
         limit=limit,
     )
 
 
-async def find_forgotten(tx: Transaction, card_id: str) -> ForgottenRow | None:
-    """Return a card that a provider has to remove."""
+async def find_forgotten(tx: Transaction, outside_id: str) -> ForgottenRow | None:
+    """Return a thing that a provider has to remove."""
     return await tx.one(
         ForgottenRow,
-        "SELECT card_id, provider FROM forgotten_cards WHERE card_id = :card",
-        card=card_id,
+        "SELECT id, provider, kind FROM forgotten_at_provider WHERE id = :id",
+        id=outside_id,
     )
 
 
-async def put_off(tx: Transaction, card_id: str, next_at: int) -> None:
-    """Plan the next attempt to remove a card."""
+async def put_off(tx: Transaction, outside_id: str, next_at: int) -> None:
+    """Plan the next attempt to remove a thing."""
     await tx.run(
-        "UPDATE forgotten_cards SET next_at = :at WHERE card_id = :card", card=card_id, at=next_at
+        "UPDATE forgotten_at_provider SET next_at = :at WHERE id = :id", id=outside_id, at=next_at
     )
 
 
-async def end_forgetting(tx: Transaction, card_id: str) -> None:
-    """Record that a provider has removed a card."""
-    await tx.run("DELETE FROM forgotten_cards WHERE card_id = :card", card=card_id)
+async def end_forgetting(tx: Transaction, outside_id: str) -> None:
+    """Record that a provider has removed a thing."""
+    await tx.run("DELETE FROM forgotten_at_provider WHERE id = :id", id=outside_id)

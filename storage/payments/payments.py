@@ -11,7 +11,8 @@ class PaymentRow(NamedTuple):  # as wide as its table
 
     `provider_id` is missing until the provider answers. `deposit_id` is the transfer of the money.
     `doubt` is the difference that the operator has to look at. An automatic payment has the saved
-    card that it is taken from. `accepted` is what the operator accepts of a doubtful one.
+    card that it is taken from. `accepted` is what the operator accepts of a doubtful one, and
+    `doubts` counts the changes of its doubt. `title` names it to its payer.
     """
 
     id: str
@@ -31,6 +32,8 @@ class PaymentRow(NamedTuple):  # as wide as its table
     customer_id: str | None = None
     card_id: str | None = None
     accepted: int | None = None
+    doubts: int = 0
+    title: str = ""
 
     @property
     def is_automatic(self) -> bool:
@@ -245,6 +248,24 @@ async def accept(tx: Transaction, payment_id: str, amount: int) -> bool:
         """,
         id=payment_id,
         amount=amount,
+    )
+    return count == 1
+
+
+async def doubt_again(tx: Transaction, payment_id: str, *, before: str, after: str) -> bool:
+    """Change the doubt of a doubtful payment, and take its acceptance back.
+
+    Returns:
+        False, without a change, if the payment is not doubtful, or has not the doubt `before`.
+    """
+    count = await tx.run(
+        """
+        UPDATE payments SET doubt = :after, accepted = NULL, doubts = doubts + 1
+        WHERE id = :id AND status = 'doubtful' AND doubt = :before
+        """,
+        id=payment_id,
+        before=before,
+        after=after,
     )
     return count == 1
 

@@ -12,7 +12,8 @@ class BatchRow(NamedTuple):
     `sealed_content` is the file of it, None of a provider, which names it `outside_id`. At
     `settled_at` the provider had reported the end of all its payouts. A part of a refused batch
     has that one as `parent_id`. Since `tried_at` an attempt to send it may have succeeded. The
-    rounds worked on it at `looked_at`, and leave it to the staff since `doubtful_at`.
+    rounds worked on it at `looked_at`, and leave it to the staff since `doubtful_at`. At
+    `watch_at` they look for payouts of it that came back; None when none can.
     """
 
     id: str
@@ -27,6 +28,7 @@ class BatchRow(NamedTuple):
     tried_at: int | None = None
     looked_at: int = 0
     doubtful_at: int | None = None
+    watch_at: int | None = None
 
 
 class LineRow(NamedTuple):
@@ -132,9 +134,23 @@ async def begin_try(tx: Transaction, batch_id: str, *, now: int) -> bool:
     return changed == 1
 
 
-async def forget_try(tx: Transaction, batch_id: str) -> None:
-    """Record that the only attempt to send a batch had no effect."""
-    await tx.run("UPDATE payout_batches SET tried_at = NULL WHERE id = :id", id=batch_id)
+async def forget_try(tx: Transaction, batch_id: str, *, claimed_at: int) -> bool:
+    """Record that the only attempt to send a batch had no effect.
+
+    Returns:
+        False, without a change, if another round has claimed the batch since `claimed_at`, and may
+        have sent it, or if the batch has an end.
+    """
+    changed = await tx.run(
+        """
+        UPDATE payout_batches SET tried_at = NULL
+        WHERE id = :id AND looked_at = :claimed_at
+            AND outside_id IS NULL AND settled_at IS NULL AND doubtful_at IS NULL
+        """,
+        id=batch_id,
+        claimed_at=claimed_at,
+    )
+    return changed == 1
 
 
 async def name_outside(tx: Transaction, batch_id: str, outside_id: str) -> None:
@@ -212,10 +228,45 @@ async def settle_decided(tx: Transaction, batch_id: str, *, now: int) -> None:
     )
 
 
-async def settle(tx: Transaction, batch_id: str, *, now: int) -> None:
-    """Record that all payouts of a batch have ended."""
+async def settle(tx: Transaction, batch_id: str, *, now: int, watch_at: int) -> None:
+    """Record that all payouts of a batch have ended, and plan the next look at it."""
     await tx.run(
-        "UPDATE payout_batches SET settled_at = :now WHERE id = :id AND settled_at IS NULL",
+        """
+        UPDATE payout_batches SET settled_at = :now, watch_at = :watch_at
+        WHERE id = :id AND settled_at IS NULL
+        """,
         id=batch_id,
         now=now,
+        watch_at=watch_at,
     )
+
+
+async def watched(tx: Transaction, form: str, *, now: int, limit: int) -> list[BatchRow]:
+    """Return settled batches of a provider to look at again now, the longest due first."""
+    return await tx.all(
+        BatchRow,
+        f"""
+        SELECT {_COLUMNS} FROM payout_batches
+        WHERE format = :form AND watch_at <= :now ORDER BY watch_at, id LIMIT :limit
+        """,
+        form=form,
+        now=now,
+        limit=limit,
+    )
+
+
+async def watch(tx: Transaction, batch_id: str, *, seen: int | None, watch_at: int | None) -> bool:
+    """Plan the next look at a settled batch; False if another round did since `seen`.
+
+    None plans no further look.
+    """
+    changed = await tx.run(
+        """
+        UPDATE payout_batches SET watch_at = CAST(:watch_at AS BIGINT)
+        WHERE id = :id AND watch_at = CAST(:seen AS BIGINT)
+        """,
+        id=batch_id,
+        seen=seen,
+        watch_at=watch_at,
+    )
+    return changed == 1

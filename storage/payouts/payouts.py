@@ -178,6 +178,9 @@ async def to_send(tx: Transaction, kinds: Sequence[str], *, limit: int) -> list[
             AND NOT EXISTS (
                 SELECT 1 FROM debts AS d WHERE d.user_id = p.user_id AND d.paid < d.amount
             )
+            AND NOT EXISTS (
+                SELECT 1 FROM earning_debts AS e WHERE e.user_id = p.user_id AND e.paid < e.amount
+            )
             AND NOT EXISTS (SELECT 1 FROM suspended_parts AS s WHERE s.user_id = p.user_id)
         ORDER BY p.id LIMIT :limit
         """,

@@ -1,7 +1,8 @@
 """Doubtful payments, which the staff decides: the provider reported other facts than expected.
 
 The staff accepts an amount of the payment, and the next look at the provider credits it if the
-facts are still the same. Or the staff gives the payment up, and nothing is credited.
+facts are still the same. If they are not, the payment is doubtful again, by the new facts. Or the
+staff gives the payment up, and nothing is credited.
 """
 
 from functools import partial
@@ -55,11 +56,11 @@ async def credit(
         )
     new = Amount(
         Action.PAYMENT_CREDIT,
-        f"payment:{row.id}:credit",
+        f"payment:{row.id}:credit" + (f":{row.doubts}" if row.doubts else ""),
         row.user_id,
         Currency.USD,
         accepted,
-        {"payment": row.id, "amount": accepted, "doubt": row.doubt},
+        {"payment": row.id, "amount": accepted, "doubt": row.doubt, "doubts": row.doubts},
     )
 
     async def change(tx: Transaction) -> tuple[Outcome, Changes]:
@@ -125,7 +126,8 @@ async def _require_doubtful(tx: Transaction, new: Amount) -> PaymentRow:
     if row.status != PaymentStatus.DOUBTFUL or row.accepted is not None:
         has = f" {as_decimal(row.accepted)} USD of it are accepted." if row.accepted else ""
         raise MarketError(Code.PAYMENT_NOT_DOUBTFUL, f"The payment is {row.status}.{has}")
-    if row.doubt != new.payload["doubt"]:
+    # A request of an older version has no number, and is about the first doubt.
+    if (row.doubt, row.doubts) != (new.payload["doubt"], new.payload.get("doubts", 0)):
         raise MarketError(Code.PAYMENT_NOT_DOUBTFUL, "The provider reports other facts now.")
     if await closures.is_erased(tx, row.user_id):
         raise MarketError(Code.PAYMENT_NOT_DOUBTFUL, "The account was erased; give it up.")

@@ -1,7 +1,7 @@
 """Debts that the staff forgives: the house pays them from its revenue.
 
-A debt is the spent part of a payment that was taken back. Its account buys nothing until it is paid
-or forgiven.
+A debt is the spent part of a payment that was taken back, or earnings that were taken back after
+their payout. Its account buys nothing until it is paid or forgiven.
 """
 
 from functools import partial
@@ -31,6 +31,7 @@ async def forgive(
     amount: int,
     reference: str,
     why: str,
+    currency: Currency = Currency.USD,
 ) -> Outcome:
     """Forgive a part of a user's debts, the oldest first, or ask a second person.
 
@@ -39,9 +40,10 @@ async def forgive(
         author: the member of the staff.
         name: the user.
         limits: the amounts that one person may move.
-        amount: micro-USD, above zero.
+        amount: micro-units, above zero.
         reference: names this act; a repetition changes nothing.
         why: the reason, for the staff.
+        currency: the currency of the debts.
 
     Raises:
         MarketError: `not_permitted`, `invalid_field`, `user_not_found`, `ambiguous`,
@@ -53,9 +55,9 @@ async def forgive(
     user = await context.store.read(resolve, name)
     new = Amount(
         Action.DEBT_FORGIVE,
-        f"forgive:{reference}:{Currency.USD}",
+        f"forgive:{reference}:{currency}",
         user.id,
-        Currency.USD,
+        currency,
         amount,
         {"user": user.id, "amount": amount, "reference": reference},
     )
@@ -76,9 +78,15 @@ async def post(
     Raises:
         MarketError: `debt_too_small`.
     """
-    house = ledger.revenue(Currency.USD)
+    house = ledger.revenue(new.currency)
     await bounds.lock_user(tx, new.user_id)
-    await ledger.lock(tx, [Movement(house, ledger.losses(), 1), *debts.accounts(new.user_id)])
+    await ledger.lock(
+        tx,
+        [
+            Movement(house, ledger.losses(new.currency), 1),
+            *debts.accounts(new.user_id, new.currency),
+        ],
+    )
     owed = await _require_owed(tx, new)
     act_id = context.identifiers.new()
     paid = await debts.pay(
@@ -88,6 +96,7 @@ async def post(
         cause=act_id,
         new_id=context.identifiers.new,
         now=context.now(),
+        currency=new.currency,
         payer=house,
     )
     assert paid == new.amount  # noqa: S101 - as much is owed
@@ -98,9 +107,11 @@ async def post(
 
 
 async def _require_owed(tx: Transaction, new: Amount) -> int:
-    owed = await debts.owed(tx, new.user_id)
+    owed = await debts.owed(tx, new.user_id, new.currency)
+    word = "USD" if new.currency is Currency.USD else "credits"
     if new.amount > owed:
         raise MarketError(
-            Code.DEBT_TOO_SMALL, f"The user owes {as_decimal(owed)} USD; no more can be forgiven."
+            Code.DEBT_TOO_SMALL,
+            f"The user owes {as_decimal(owed)} {word}; no more can be forgiven.",
         )
     return owed

@@ -3,8 +3,9 @@
 Both are transfers of the ledger, as deposits are (`deposits`). A refund returns the unspent rest of
 a deposit at most; the operator pays it back by hand, or the payment provider does. Spending takes
 the oldest money first, so the newest deposits are unspent. A correction adds or takes money, for an
-account of the house, and never takes more than is available. A reference names each of them, and
-makes a repetition harmless.
+account of the house, and never takes more than is available. One that takes earnings back may leave
+a debt instead, after their payout: later earnings pay it. A reference names each of them, and makes
+a repetition harmless.
 """
 
 from collections.abc import Mapping
@@ -36,11 +37,14 @@ from market.staff.money.second_person_limit import do_or_ask
 from storage.accounts import closures
 from storage.accounts.users import UserRow
 from storage.engines.store import Transaction
+from storage.money import debts as debt_queries
 from storage.money import ledger as ledger_queries
 from storage.money import lots as lot_queries
 from storage.money.lots import DepositRow
+from storage.payouts import payouts as payout_queries
 
 REFUND, CORRECTION = "refund", "correction"
+DEBT = "debt"  # the field of a request that leaves a debt
 AMOUNT_MAX = 10**18  # micro-units; no entry and no balance of the ledger is larger
 
 _KINDS: Mapping[Action, TransferKind] = {
@@ -123,6 +127,7 @@ async def correct(
     currency: Currency,
     reference: str,
     why: str,
+    leaves_debt: bool = False,
 ) -> Outcome:
     """Add money to a user's wallet, or take some, or ask a second person.
 
@@ -135,6 +140,7 @@ async def correct(
         currency: the currency of the amount.
         reference: names this correction; a repetition changes nothing.
         why: the reason, for the staff.
+        leaves_debt: takes earnings back: the part that is not there any more becomes a debt.
 
     Raises:
         MarketError: `not_permitted`, `invalid_field`, `user_not_found`, `ambiguous`,
@@ -142,6 +148,9 @@ async def correct(
     """
     if not amount:
         raise MarketError(Code.INVALID_FIELD, "A correction is not zero.", field="amount")
+    if leaves_debt and amount > 0:
+        message = "Only a correction that takes earnings back leaves a debt."
+        raise MarketError(Code.INVALID_FIELD, message, field="amount")
     check_reference(reference)
     user = await context.store.read(resolve, name)
     new = Amount(
@@ -150,7 +159,13 @@ async def correct(
         user.id,
         currency,
         amount,
-        {"user": user.id, "currency": currency, "amount": amount, "reference": reference},
+        {
+            "user": user.id,
+            "currency": currency,
+            "amount": amount,
+            "reference": reference,
+            **({DEBT: 1} if leaves_debt else {}),
+        },
     )
     return await _move(context, author, new, limits, why)
 
@@ -176,30 +191,31 @@ async def post(
             `amount_too_large`, `reference_reused`.
     """
     account = ledger.available(new.user_id, new.currency)
-    is_correction = new.action is Action.MONEY_CORRECT
-    house = ledger.corrections(new.currency) if is_correction else ledger.deposits(new.currency)
     payment_id = _payment_of(new)
     if payment_id is not None:
         await booking.lock_payment(tx, payment_id)
-    movement = Movement(house, account, new.amount)
-    if new.amount < 0:
-        # A correction takes earned money first: it may take back a wrong earning.
-        movement = Movement(account, house, -new.amount, new.amount if is_correction else 0)
-    pays_debts = new.action is Action.MONEY_DEPOSIT and new.currency is Currency.USD
-    await ledger.lock(tx, [movement, *(debts.accounts(new.user_id) if pays_debts else ())])
-    before = await ledger_queries.balance(tx, account) or 0
+    pays_debts = new.action is Action.MONEY_DEPOSIT
+    await _lock(tx, new, pays_debts=pays_debts)
+    balances = await ledger_queries.balances(tx, account)
+    before = balances.balance
     returned = await _check(tx, new, before)
+    movements = _movements(new, balances.earned)
     transfer = Transfer(
         context.identifiers.new(),
         new.business_key,
         _KINDS[new.action],
         str(new.payload["reference"]),
         new.currency,
-        (movement,),
+        movements,
         context.now(),
     )
     is_new = await ledger.post(tx, transfer)
     assert is_new  # noqa: S101 - its amount is recorded in the same transaction, once
+    owed = sum(each.amount for each in movements if each.debit == ledger.losses(new.currency))
+    if owed:
+        await debt_queries.insert_of_earnings(
+            tx, transfer.id, new.user_id, new.currency, owed, transfer.created_at
+        )
     outcome = await approvals.record(
         tx,
         context,
@@ -213,13 +229,56 @@ async def post(
         await booking.begin_by_staff(tx, context, payment_id, -new.amount)
     if pays_debts:
         new_id, now = context.identifiers.new, context.now()
-        await debts.pay(tx, new.user_id, new.amount, cause=transfer.id, new_id=new_id, now=now)
-    await _notify(tx, context, new, transfer)
+        await debts.pay(
+            tx,
+            new.user_id,
+            new.amount,
+            cause=transfer.id,
+            new_id=new_id,
+            now=now,
+            currency=new.currency,
+        )
+    await _notify(tx, context, new, transfer, owed)
     changes: Changes = {
         "transfer": (None, transfer.id),
-        f"available_{new.currency}": (before, before + new.amount),
+        f"available_{new.currency}": (before, before + new.amount + owed),
     }
+    if owed:
+        changes[f"debt_{new.currency}"] = (None, owed)
     return outcome, changes
+
+
+async def _lock(tx: Transaction, new: Amount, *, pays_debts: bool) -> None:
+    """Lock the accounts that an amount moves between."""
+    account, house = _user_and_house(new)
+    moved = [Movement(account, house, 1)]
+    if pays_debts or new.payload.get(DEBT):
+        moved += debts.accounts(new.user_id, new.currency)
+    await ledger.lock(tx, moved)
+
+
+def _user_and_house(new: Amount) -> tuple[str, str]:
+    """Return the accounts of an amount: the user's, and that of the house."""
+    is_correction = new.action is Action.MONEY_CORRECT
+    house = ledger.corrections(new.currency) if is_correction else ledger.deposits(new.currency)
+    return ledger.available(new.user_id, new.currency), house
+
+
+def _movements(new: Amount, earned: int) -> tuple[Movement, ...]:
+    """Return the movements of an amount, for a user with `earned` money available."""
+    account, house = _user_and_house(new)
+    if new.amount > 0:
+        return (Movement(house, account, new.amount),)
+    if new.payload.get(DEBT):
+        # Only earned money: with a reward in its place, the reward would have left as the payout.
+        taken = min(-new.amount, earned)
+        return (
+            Movement(account, house, taken, -taken),
+            Movement(ledger.losses(new.currency), house, -new.amount - taken),
+        )
+    # A correction takes earned money first: it may take back a wrong earning.
+    is_correction = new.action is Action.MONEY_CORRECT
+    return (Movement(account, house, -new.amount, new.amount if is_correction else 0),)
 
 
 def _payment_of(new: Amount) -> str | None:
@@ -257,6 +316,9 @@ async def _check(tx: Transaction, new: Amount, available: int) -> DepositRow | N
         raise MarketError(Code.AMOUNT_TOO_LARGE)
     if new.action is Action.MONEY_DEPOSIT and await ledger.posted(tx, new.business_key):
         raise MarketError(Code.REFERENCE_REUSED)
+    if new.payload.get(DEBT):
+        await _check_earned(tx, new)
+        return None
     if new.action is not Action.MONEY_REFUND:
         if available + new.amount < 0:
             raise MarketError(
@@ -280,7 +342,21 @@ async def _check(tx: Transaction, new: Amount, available: int) -> DepositRow | N
     return deposit
 
 
-async def _notify(tx: Transaction, context: Context, new: Amount, transfer: Transfer) -> None:
+async def _check_earned(tx: Transaction, new: Amount) -> None:
+    """Check that a user has earned as much as is taken back."""
+    row = await payout_queries.earned(tx, new.user_id, new.currency)
+    earned = 0 if row is None else row.total
+    if -new.amount > earned:
+        raise MarketError(
+            Code.INSUFFICIENT_FUNDS,
+            f"The user has earned {as_decimal(earned)} {new.currency} in all; no more is taken "
+            "back.",
+        )
+
+
+async def _notify(
+    tx: Transaction, context: Context, new: Amount, transfer: Transfer, owed: int
+) -> None:
     """Record the event for the user."""
     currency: Literal["usd", "credit"] = "usd" if new.currency is Currency.USD else "credit"
     event: WalletDeposited | WalletRefunded | WalletCorrected
@@ -290,7 +366,8 @@ async def _notify(tx: Transaction, context: Context, new: Amount, transfer: Tran
         paid = str(new.payload["deposit"])
         event = WalletRefunded(shown(-new.amount), currency, transfer.reference, paid)
     else:
-        event = WalletCorrected(shown(new.amount), currency, transfer.reference)
+        taken = shown(new.amount + owed)
+        event = WalletCorrected(taken, currency, transfer.reference, shown(owed))
     await record_event(tx, context, new.user_id, event, subject_id=transfer.id)
 
 

@@ -1,11 +1,13 @@
 """Payouts as the staff decides, sends and books them.
 
-An approval above the limit waits for a second person. A member decides no payout of an account with
-the member's own e-mail address. An export writes the file into the transaction that marks its
-payouts as sent, so the same file can be written again at any time.
+An approval above the limit waits for a second person, and so does the return of a payout that was
+paid. A member decides no payout of an account with the member's own e-mail address. An export
+writes the file into the transaction that marks its payouts as sent, so the same file can be written
+again at any time.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 from msgspec import Struct
@@ -20,7 +22,7 @@ from market.payouts import files, steps
 from market.payouts.details import Details, opened
 from market.payouts.files import Debtor, Format, Item, Line, Sheet
 from market.payouts.rules import Earnings, earnings_of
-from market.payouts.terms import MethodKind, RejectReason
+from market.payouts.terms import FailReason, MethodKind, RejectReason
 from market.staff.base.acts import (
     BATCH,
     PAYOUT,
@@ -35,7 +37,7 @@ from market.staff.base.acts import (
 from market.staff.base.roles import Action, Author, Member
 from market.staff.finding.users import resolve
 from market.staff.money import approvals
-from market.staff.money.approvals import Amount, Limits, Outcome, Posting
+from market.staff.money.approvals import Amount, Limits, Outcome, Posting, State
 from market.staff.money.second_person_limit import do_or_ask
 from storage.accounts import users
 from storage.engines.store import Transaction
@@ -53,6 +55,8 @@ from storage.staff.money.paying import SourceRow
 BATCH_MAX = 500
 SOURCES_MAX = 20
 NO_DEBTOR = Debtor()
+# Errors that refuse a line of an import, and leave the other lines.
+_REFUSED_LINES = frozenset((Code.PAYOUT_STATE, Code.NOT_PERMITTED, Code.REFERENCE_REUSED))
 BY_FORMAT = {
     Format.CSV: (MethodKind.BANK, MethodKind.PAYPAL, MethodKind.MANUAL),
     Format.PAIN_3: (MethodKind.BANK,),
@@ -98,6 +102,11 @@ class Imported(Struct, frozen=True):
     def is_refused(self) -> bool:
         """Whether the line could not be used."""
         return self.result.startswith("refused")
+
+    @property
+    def waits(self) -> bool:
+        """Whether the line waits for a second person."""
+        return self.result.startswith("waits")
 
 
 async def listed(
@@ -309,11 +318,16 @@ async def export_again(
 
 
 async def _content(tx: Transaction, batch: BatchRow, sealing: Sealing) -> str | None:
-    """Return the file of a batch; None without one, or with another key."""
+    """Return the file of a batch; None without one, or with another key.
+
+    Batches from before migration 61 have no lines: their file is sealed in one piece. They need no
+    conversion, since this returns the piece, and an erasure deletes it as a whole: the lines of
+    other users are lost with it, and of the erased user nothing is left.
+    """
     content = None if batch.sealed_content is None else sealing.open(batch.sealed_content)
     rows = await batch_queries.lines(tx, batch.id)
     if content is None or not rows:
-        return None if content is None else content.decode()  # of an older version, in one piece
+        return None if content is None else content.decode()
     opened_lines = {row.payout_id: sealing.open(row.sealed) for row in rows}
     lines = {name: line.decode() for name, line in opened_lines.items() if line is not None}
     head, tail = msgspec.json.decode(content, type=tuple[str, str])
@@ -321,11 +335,14 @@ async def _content(tx: Transaction, batch: BatchRow, sealing: Sealing) -> str | 
     return (sheet if len(lines) == batch.payouts else files.shortened(sheet)).text
 
 
-async def book(context: Context, author: Author, lines: Sequence[Line]) -> list[Imported]:
+async def book(
+    context: Context, author: Author, lines: Sequence[Line], limits: Limits
+) -> list[Imported]:
     """Book the outcomes of payouts, each in a transaction of its own.
 
     A line that was booked before changes nothing, so a file can be imported again, also after an
-    import that ended in the middle.
+    import that ended in the middle. A line that returns a paid payout above the limit waits for a
+    second person: otherwise one person could have a payout paid twice.
 
     Raises:
         MarketError: `not_permitted`.
@@ -335,7 +352,25 @@ async def book(context: Context, author: Author, lines: Sequence[Line]) -> list[
         await permit(tx, author, Action.PAYOUT_IMPORT)
 
     await context.store.read(check)
-    return [Imported(line, await _book(context, author, line)) for line in lines]
+    return [Imported(line, await _book(context, author, line, limits)) for line in lines]
+
+
+async def post_return(
+    tx: Transaction, context: Context, new: Amount, posting: Posting
+) -> tuple[Outcome, Changes]:
+    """Return the money of a paid payout within an act, if it is paid now.
+
+    Raises:
+        MarketError: `payout_state`.
+    """
+    payout_id, why = str(new.payload["payout"]), FailReason(str(new.payload["reason"]))
+    await tx.lock("payouts", [payout_id])
+    await _require_paid(tx, payout_id)
+    await steps.fail(tx, context, payout_id, why)
+    outcome = await approvals.record(
+        tx, context, posting.author, new, act_id=payout_id, approval_id=posting.approval_id
+    )
+    return outcome, {"state": (PayoutStatus.PAID, PayoutStatus.FAILED), "reason": (None, why)}
 
 
 async def verify(
@@ -360,35 +395,75 @@ async def verify(
     return await context.store.write(act, context, new, change)
 
 
-async def _book(context: Context, author: Author, line: Line) -> str:
-    row = await context.store.read(queries.find, line.payout_id)
+async def _book(context: Context, author: Author, line: Line, limits: Limits) -> str:
+    row, after = await context.store.read(queries.find, line.payout_id), line.outcome
     if row is None:
         return "refused: there is no such payout"
     if row.net != line.net:
         return "refused: the payout has another amount"
-    after = PayoutStatus(str(line.outcome))
     if row.state == after:
         return f"{after} before"
     if row.state == PayoutStatus.SENT and await context.store.read(_is_of_provider, row):
         return "refused: its provider reports the outcome"
 
-    async def change(tx: Transaction) -> tuple[None, Changes]:
-        if line.reason is None:
-            await steps.pay(tx, context, row.id)
-        else:
-            await steps.fail(tx, context, row.id, line.reason)
-        if row.batch_id is not None:
-            await batch_queries.settle_decided(tx, row.batch_id, now=context.now())
-        return None, {"state": (row.state, after), "reason": (None, line.reason)}
+    async def change(tx: Transaction) -> tuple[str, Changes]:
+        await tx.lock("payouts", [row.id])
+        current = await queries.find(tx, row.id)
+        assert current is not None  # noqa: S101 - payouts are never deleted
+        if line.reason is not None and current.state == PayoutStatus.PAID:
+            return await _return(tx, context, author, current, line.reason, limits)
+        await _end(tx, context, current, line)
+        return str(after), {"state": (current.state, str(after)), "reason": (None, line.reason)}
 
     new = Act(author, Action.PAYOUT_IMPORT, PAYOUT, row.id, row.user_id)
     try:
-        await context.store.write(act, context, new, change)
+        return await context.store.write(act, context, new, change)
     except MarketError as error:
-        if error.code is not Code.PAYOUT_STATE:
+        if error.code not in _REFUSED_LINES:
             raise
         return f"refused: {error.message}"
-    return str(after)
+
+
+async def _end(tx: Transaction, context: Context, row: PayoutRow, line: Line) -> None:
+    """Book the outcome of a payout that was sent."""
+    if line.reason is None:
+        await steps.pay(tx, context, row.id)
+    else:
+        await steps.fail(tx, context, row.id, line.reason)
+    if row.batch_id is not None:
+        await batch_queries.settle_decided(tx, row.batch_id, now=context.now())
+
+
+async def _return(
+    tx: Transaction,
+    context: Context,
+    author: Author,
+    row: PayoutRow,
+    why: FailReason,
+    limits: Limits,
+) -> tuple[str, Changes]:
+    """Return a paid payout, or ask a second person; return the result of the line."""
+    new = Amount(
+        Action.PAYOUT_IMPORT,
+        f"payout:{row.id}:return",
+        row.user_id,
+        Currency.USD,
+        row.usd,
+        {"payout": row.id, "reason": why},
+    )
+    check = partial(_require_paid, tx, row.id)
+    outcome, changes = await do_or_ask(
+        tx, context, author, new, limits, check=check, post=post_return
+    )
+    if outcome.state is State.WAITS:
+        return f"waits for a second person: approval {outcome.id}", changes
+    return str(PayoutStatus.FAILED), changes
+
+
+async def _require_paid(tx: Transaction, payout_id: str) -> None:
+    row = await queries.find(tx, payout_id)
+    if row is None or row.state != PayoutStatus.PAID:
+        raise MarketError(Code.PAYOUT_STATE, f"The payout is {row.state if row else 'unknown'}.")
 
 
 async def _is_of_provider(tx: Transaction, row: PayoutRow) -> bool:

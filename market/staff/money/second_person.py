@@ -45,6 +45,7 @@ POSTERS: Mapping[Action, Poster] = {
     Action.MONEY_DEPOSIT: money.post,
     Action.JOB_DECIDE: judging.post,
     Action.PAYOUT_APPROVE: paying.post,
+    Action.PAYOUT_IMPORT: paying.post_return,
     Action.PAYMENT_CREDIT: doubts.post,
     Action.DEBT_FORGIVE: forgiving.post,
 }

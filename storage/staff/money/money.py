@@ -61,7 +61,8 @@ async def _unapproved(tx: Transaction, column: str, value: str, currency: str, s
 # before the first act of this kind were none.
 _POSTED = """
     SELECT t.business_key AS reference,
-        CASE WHEN e.debit_account LIKE 'user:%' THEN -e.amount ELSE e.amount END AS amount
+        CASE WHEN e.debit_account LIKE 'user:%' OR e.debit_account LIKE 'house:losses:%'
+            THEN -e.amount ELSE e.amount END AS amount
     FROM transfers AS t JOIN entries AS e ON e.transfer_id = t.id
     WHERE t.kind IN ('deposit_refund', 'correction')
         OR (t.kind = 'deposit' AND t.business_key LIKE 'deposit:%'
@@ -95,6 +96,8 @@ async def acts_of_others(tx: Transaction) -> list[DifferenceRow]:
             SELECT 1 FROM entries AS e WHERE e.transfer_id = t.id
                 AND 'user:' || m.user_id || ':available:' || m.currency
                     IN (e.debit_account, e.credit_account)
+        ) AND NOT EXISTS (
+            SELECT 1 FROM earning_debts AS d WHERE d.id = t.id AND d.user_id = m.user_id
         )
         ORDER BY m.business_key
         """,

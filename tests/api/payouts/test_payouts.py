@@ -87,7 +87,9 @@ async def test_a_payout_is_requested_shown_and_cancelled(service: Service) -> No
     payout = made.body["payout"]
     assert (payout["state"], payout["amount"], payout["usd"]) == ("requested", 1_000, 10)
     assert (payout["net_usd"], payout["reason"], payout["ended_at"]) == (10, None, None)
-    found = (await service.call("GET", "/api/earnings", token=who.person.token)).body["credit"]
+    earned = (await service.call("GET", "/api/earnings", token=who.person.token)).body
+    assert (earned["owed_usd"], earned["owed_credit"]) == (0, 0)
+    found = earned["credit"]
     amounts = {name: each["amount"] for name, each in found.items()}
     assert amounts.pop("earned") == sum(amounts.values()) == EARNED
     assert amounts["in_payout"] == 1_000

@@ -309,7 +309,7 @@ async def _forget_others(tx: Transaction) -> None:
     await tx.run("UPDATE payments SET next_look_at = NULL")
     await tx.run("UPDATE top_ups SET state = 'off'")
     await tx.run("UPDATE saved_cards SET next_look_at = NULL")
-    await tx.run("DELETE FROM forgotten_cards")
+    await tx.run("DELETE FROM forgotten_at_provider")
 
 
 @pytest.mark.both_engines

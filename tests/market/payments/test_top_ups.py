@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+from msgspec.structs import replace
 from support.base.cases import cases
 from support.base.clock import Clock
 from support.market.books import available, refusal
@@ -19,7 +20,7 @@ from market.base.errors import Code
 from market.erasure import erasing
 from market.money.audit import audit_ledger
 from market.money.money import GB, MICRO
-from market.payments.provider import ProviderError
+from market.payments.provider import NewSetup, OpenedSetup, ProviderError
 from market.payments.top_ups import NewTopUp, TopUps, month_after, month_of
 from market.staff.stopping import suspending
 from storage.engines.store import Store, Transaction
@@ -133,6 +134,32 @@ async def test_a_crash_or_a_lost_answer_charges_once(market: Market, bank: Bank)
     assert (len(bank.payments), len(await payments(market, user))) == (1, 1)
 
 
+async def test_another_name_of_the_site_changes_no_request_of_a_charge(
+    market: Market, bank: Bank
+) -> None:
+    """The answer to the first request is lost. A payment of an old version has no title."""
+    for is_old in (False, True):
+        user = await saved(market, bank)
+        await market.top_ups.set_on(user, PLAN, Maker())
+
+        def lost(moment: str) -> None:
+            if moment == "charged":
+                raise ProviderError("no answer")
+
+        bank.fail = lost
+        assert await market.top_ups.sweep() == 1
+        bank.fail = lambda moment: None
+        terms = market.payments.terms
+        market.payments.terms = replace(terms, site_name=f"{terms.site_name} again")
+        if is_old:
+            await market.store.write(lambda tx: tx.run("UPDATE payments SET title = ''"))
+        market.clock.now += 3_600
+        await market.payments.sweep()
+        (row,) = await payments(market, user)
+        assert row.status == "paid"
+        assert await available(market, user) == 20 * USD
+
+
 async def test_the_ceiling_of_a_month_holds_until_the_next(market: Market, bank: Bank) -> None:
     user = await topped_up(market, bank)
     spent = 0
@@ -228,14 +255,64 @@ async def test_another_card_replaces_the_first_and_an_erased_user_has_none(
     await market.top_ups.set_on(user, PLAN, Maker())
     await market.top_ups.end(user)
     assert await market.top_ups.sweep() == 0
-
-    async def erase(tx: Transaction) -> None:
-        await erasing.erase(tx, market.context, tools(market), user, waives=True)
-
-    await market.store.write(erase)
+    await erase(market, user)
     await market.payments.cards.sweep()
     assert bank.cards.attached == set()
     assert (await market.top_ups.find(user)).card == ""
+
+
+async def erase(market: Market, user: str) -> None:
+    async def unit(tx: Transaction) -> None:
+        await erasing.erase(tx, market.context, tools(market), user, waives=True)
+
+    await market.store.write(unit)
+
+
+async def test_a_page_that_is_open_at_an_erasure_leaves_no_card(market: Market, bank: Bank) -> None:
+    for is_late in (False, True):
+        user = await saved(market, bank)
+        market.clock.now += 3
+        await market.payments.cards.save(user)
+        row = await market.store.read(card_queries.find, user)
+        assert row is not None
+        await erase(market, user)
+        if is_late:
+            bank.cards.fill_in(row.setup_id or "", "card-late")
+            await market.payments.cards.receive("bank", row.setup_ref or "")
+            assert "card-late" in bank.cards.attached
+        down, away = {"expire", "forget", "forget customer"}, ProviderError("no answer")
+
+        def lost(moment: str, down: set[str] = down, away: Exception = away) -> None:
+            if moment in down:
+                raise away
+
+        bank.fail = lost
+        await market.payments.cards.sweep()
+        assert bank.cards.attached
+        down.clear()
+        market.clock.now += 700
+        await market.payments.cards.sweep()
+        assert (bank.cards.attached, bank.cards.customers) == (set(), {})
+        assert bank.cards.setups[row.setup_ref or ""].state == ("saved" if is_late else "over")
+        assert await market.payments.cards.sweep() == 0
+
+
+async def test_an_erasure_while_a_page_is_prepared_leaves_no_page(
+    market: Market, bank: Bank
+) -> None:
+    user = await market.person()
+    real = bank.cards.prepare
+
+    async def slow(setup: NewSetup) -> OpenedSetup:
+        opened = await real(setup)
+        await erase(market, user)
+        return opened
+
+    bank.cards.prepare = slow  # type: ignore[method-assign]
+    assert await refusal(market.payments.cards.save(user)) is Code.PAYMENT_PROVIDER_AWAY
+    await market.payments.cards.sweep()
+    assert bank.cards.customers == {}
+    assert {seen.state for seen in bank.cards.setups.values()} == {"over"}
 
 
 async def test_a_card_of_another_page_or_mode_is_not_saved(market: Market, bank: Bank) -> None:

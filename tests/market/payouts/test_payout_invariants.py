@@ -320,7 +320,7 @@ class _Service:
                 for row in doubt.rows
                 if row.state == "sent"
             ]
-            await paying.book(context, ROOT, lines)
+            await paying.book(context, ROOT, lines, LIMITS)
         assert await paying.doubtful(context, ROOT, limit=99) == []
 
 

@@ -1,11 +1,14 @@
 """Rounds of a provider's batches, on both engines: crashes, repetitions, outcomes."""
 
 import asyncio
+import contextlib
+from collections.abc import Sequence
 
 import pytest
 from support.market.market import PAYOUT_METHODS, Market
 from support.market.payout_bank import Bank
 from support.market.payouts import approved, earned_part, send, state_of
+from support.market.staff_money import LIMITS
 
 from market.base.states import PayoutStatus
 from market.erasure import erasing
@@ -16,10 +19,14 @@ from market.payouts.details import Details
 from market.payouts.files import Line, Outcome
 from market.payouts.providers import (
     CLAIM_SECONDS,
+    WATCH_AGAIN_SECONDS,
+    WATCH_SECONDS,
+    Order,
     Progress,
     ProviderRounds,
+    Refusal,
 )
-from market.payouts.terms import FailReason, MethodKind
+from market.payouts.terms import DAY_SECONDS, FailReason, MethodKind
 from market.staff.base.roles import Machine
 from market.staff.money import paying
 from storage.engines.errors import ConstraintError
@@ -201,7 +208,7 @@ async def test_a_refusal_after_a_lost_answer_is_left_to_the_staff(market: Market
         Line(2, rows[0].id, rows[0].net, Outcome.PAID, None),
         Line(3, rows[1].id, rows[1].net, Outcome.FAILED, FailReason.NOT_SENT),
     ]
-    done = await paying.book(market.context, Machine("root"), lines)
+    done = await paying.book(market.context, Machine("root"), lines, LIMITS)
     assert [each.result for each in done] == ["paid", "failed"]
     assert await paying.doubtful(market.context, Machine("root"), limit=9) == []
     report = await audit_ledger(market.store)
@@ -247,3 +254,94 @@ async def test_a_batch_that_waits_does_not_keep_a_new_one(market: Market) -> Non
         market.clock.now += CLAIM_SECONDS
         await one_at_a_time.run()
         assert bank.sent == count * 10 * MICRO
+
+
+async def settled(market: Market, bank: Bank, count: int = 1) -> list[PayoutRow]:
+    """Return payouts of a batch that the provider has paid, and that is settled."""
+    rows = await to_paypal(market, count)
+    await rounds(market, bank).run()
+    for row in rows:
+        bank.progress[row.id] = Progress(is_paid=True)
+    assert await rounds(market, bank).run() == count
+    return rows
+
+
+async def test_money_that_comes_back_after_its_batch_was_settled_is_seen(market: Market) -> None:
+    bank = Bank()
+    first, second = await settled(market, bank, 2)
+    looks = bank.looks
+    assert await rounds(market, bank).run() == 0
+    assert bank.looks == looks  # not each minute
+    bank.progress[first.id] = Progress(failed=FailReason.RETURNED)
+    market.clock.now += DAY_SECONDS
+    assert [await rounds(market, bank).run() for _ in range(2)] == [1, 0]
+    assert [await state_of(market, row.id) for row in (first, second)] == ["failed", "paid"]
+    assert await earned_part(market, first.user_id) == 1_800 * MICRO
+    bank.progress[second.id] = Progress(failed=FailReason.UNCLAIMED)
+    market.clock.now += DAY_SECONDS * 2
+    assert await rounds(market, bank).run() == 1
+    report = await audit_ledger(market.store)
+    assert report.passed, report
+    looks = bank.looks
+    market.clock.now += WATCH_SECONDS
+    await rounds(market, bank).run()
+    assert bank.looks == looks  # nothing can come back any more
+
+
+async def test_a_settled_batch_is_looked_at_for_half_a_year_and_ever_rarer(market: Market) -> None:
+    bank = Bank()
+    await settled(market, bank)
+    looks = bank.looks
+    for _ in range(400):
+        market.clock.now += DAY_SECONDS
+        await rounds(market, bank).run()
+    assert 10 <= bank.looks - looks <= 20
+
+
+async def test_a_look_without_an_answer_and_a_crash_lose_no_money_that_came_back(
+    market: Market,
+) -> None:
+    bank = Bank()
+    [row] = await settled(market, bank)
+    bank.progress[row.id] = Progress(failed=FailReason.RETURNED)
+    market.clock.now += DAY_SECONDS
+    for error in (ProviderError("no answer in time"), RuntimeError("a crash")):
+        bank.look_error = error
+        with contextlib.suppress(RuntimeError):
+            await rounds(market, bank).run()
+        assert await state_of(market, row.id) == "paid"
+        market.clock.now += WATCH_AGAIN_SECONDS
+    bank.look_error = None
+    made = [ProviderRounds(market.context, PAYOUT_METHODS, bank) for _ in range(2)]
+    assert sorted(await asyncio.gather(*(each.run() for each in made))) == [0, 1]
+    assert await earned_part(market, row.user_id) == 1_800 * MICRO
+    report = await audit_ledger(market.store)
+    assert report.passed, report
+
+
+async def test_an_attempt_without_effect_forgets_none_of_another_round(market: Market) -> None:
+    """The first round is slow, and a second one sends the batch meanwhile; its answer is lost."""
+    bank, [row] = Bank(), await to_paypal(market)
+    slow = _Slow(market, bank)
+    await Rounds(market, slow).run()
+    assert bank.sent == 10 * MICRO
+    bank.error = ProviderError("the account has no money", is_final=True)
+    assert await rounds(market, bank).run() == 0
+    assert await state_of(market, row.id) == "sent"
+    [doubt] = await paying.doubtful(market.context, Machine("root"), limit=9)
+    assert [each.id for each in doubt.rows] == [row.id]
+
+
+class _Slow(Bank):
+    """A provider whose first call ends without effect, after the round of another daemon."""
+
+    def __init__(self, market: Market, bank: Bank) -> None:
+        super().__init__()
+        self._market = market
+        self._bank = bank
+
+    async def send(self, batch_id: str, orders: Sequence[Order]) -> str | Refusal:
+        self._bank.forgets_answers = True
+        await rounds(self._market, self._bank).run()
+        self._bank.forgets_answers = False
+        raise ProviderError("it gave no token", has_no_effect=True)

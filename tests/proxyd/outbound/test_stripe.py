@@ -139,6 +139,31 @@ async def test_a_saved_card_is_charged_once_refused_and_removed(
     assert gone.value.is_final
 
 
+async def test_a_page_ends_and_a_customer_goes_with_all_cards(
+    server: StripeServer, provider: StripeProvider
+) -> None:
+    cards = provider.cards
+    assert cards is not None
+    first = await cards.prepare(NewSetup("s1", "", "https://x.example/", now() + LATER))
+    method = server.save_card(first.ref)
+    page = NewSetup("s2", first.customer_id, "https://x.example/", now() + LATER)
+    second = await cards.prepare(page)
+    server.faults = [Fault(500), Fault(401), Fault(429)]
+    with pytest.raises(ProviderError):
+        await cards.expire(second.ref)
+    with pytest.raises(ProviderError):
+        await cards.forget_customer(first.customer_id)
+    server.faults = []
+    for ref in (second.ref, second.ref, first.ref, "cs_none"):
+        await cards.expire(ref)
+    states = [(await cards.look(each.ref)).state for each in (first, second)]
+    assert states == ["saved", "over"]
+    for _ in range(2):
+        await cards.forget_customer(first.customer_id)
+    assert server.customers == {}
+    assert server.methods[method]["customer"] is None
+
+
 async def test_expired_and_bounced_payments_end(
     server: StripeServer, provider: StripeProvider
 ) -> None:
@@ -340,6 +365,9 @@ async def test_the_sdk_of_the_provider_agrees(server: StripeServer) -> None:
             )
         assert required.value.code == "authentication_required"
         assert client.v1.payment_methods.detach(method).customer is None
+        with pytest.raises(stripe.InvalidRequestError):
+            client.v1.checkout.sessions.expire(page.id)
+        assert client.v1.customers.delete(customer.id).deleted
         with pytest.raises(stripe.InvalidRequestError):
             client.v1.refunds.create({"payment_intent": intent.id, "amount": 5})
         account = client.v1.accounts.create({"type": "express"})

@@ -27,6 +27,8 @@ class Bank:
         self.after_send: Callable[[], None] = lambda: None
         self.batch_max = BATCH_MAX
         self.calls = 0
+        self.looks = 0
+        self.look_error: Exception | None = None
         self.closed = 0
 
     async def send(self, batch_id: str, orders: Sequence[Order]) -> str | Refusal:
@@ -45,6 +47,9 @@ class Bank:
         return f"outside-{batch_id}"
 
     async def look(self, outside_id: str) -> Mapping[str, Progress]:
+        self.looks += 1
+        if self.look_error is not None:
+            raise self.look_error
         return {
             order.payout_id: self.progress.get(order.payout_id, Progress())
             for order in self.batches[outside_id.removeprefix("outside-")]

@@ -169,7 +169,7 @@ async def _import(market: Market, author: Author, user: str) -> None:
     row = await approved(market, user)
     await send(market, row)
     line = Line(2, row.id, row.net, Outcome.PAID, None)
-    await paying.book(market.context, author, [line])
+    await paying.book(market.context, author, [line], dict.fromkeys(Currency, 10**12))
 
 
 async def _verify(market: Market, author: Author, user: str) -> None:

@@ -29,6 +29,9 @@ class BankCards:
         self._bank = bank
         self.setups: dict[str, SeenSetup] = {}
         self.attached: set[str] = set()
+        self._charges: dict[str, NewCharge] = {}
+        self.customers: dict[str, set[str]] = {}
+        self._customer_of: dict[str, str] = {}  # by the page
         self.failure: Failure = ""
 
     async def prepare(self, setup: NewSetup) -> OpenedSetup:
@@ -37,6 +40,8 @@ class BankCards:
         self.setups.setdefault(ref, SeenSetup("open", setup.id, True))
         self._bank.fail("prepared")
         customer = setup.customer_id or f"customer-{setup.id}"
+        self.customers.setdefault(customer, set())
+        self._customer_of[setup.id] = customer
         return OpenedSetup(ref, customer, f"https://bank.example/{ref}")
 
     async def look(self, ref: str) -> SeenSetup:
@@ -46,6 +51,8 @@ class BankCards:
     async def charge(self, charge: NewCharge) -> str:
         self._bank.call("charge")
         provider_id = f"bank-{charge.id}"
+        if self._charges.setdefault(charge.id, charge) != charge:
+            raise ProviderError("the key is of another request", is_final=True)
         if provider_id not in self._bank.payments:
             is_attached = charge.card_id in self.attached
             if not is_attached:
@@ -73,11 +80,23 @@ class BankCards:
         self.attached.discard(card_id)
         self._bank.fail("forgotten")
 
+    async def expire(self, ref: str) -> None:
+        self._bank.call("expire")
+        if self.setups[ref].state == "open":
+            self.setups[ref] = replace(self.setups[ref], state="over")
+
+    async def forget_customer(self, customer_id: str) -> None:
+        self._bank.call("forget customer")
+        self.attached -= self.customers.pop(customer_id, set())
+        self._bank.fail("customer forgotten")
+
     def fill_in(self, setup_id: str, card_id: str) -> None:
         """Save a card on a page, as a user does."""
+        customer = self._customer_of[setup_id]
         self.attached.add(card_id)
+        self.customers[customer].add(card_id)
         self.setups[f"page-{setup_id}"] = SeenSetup(
-            "saved", setup_id, True, f"customer-{setup_id}", card_id, f"visa …{card_id[-4:]}"
+            "saved", setup_id, True, customer, card_id, f"visa …{card_id[-4:]}"
         )
 
 
@@ -114,7 +133,8 @@ class Bank:
         for each in seen.returns:
             if each.own_id == key:
                 return each
-        if self.refused:
+        gone = sum(each.amount for each in seen.returns if each.state != "void")
+        if self.refused or gone + amount > seen.amount:
             raise ProviderError("refused", is_final=True)
         made = self._add(provider_id, "refund", self.refund_state, amount, key)
         self.fail("refunded")

@@ -222,6 +222,7 @@ class StripeServer:
         app.router.add_get("/v1/checkout/sessions/{id}", self._api(self._session))
         app.router.add_post("/v1/checkout/sessions/{id}/expire", self._api(self._expire))
         app.router.add_post("/v1/customers", self._api(self._create_customer))
+        app.router.add_delete("/v1/customers/{id}", self._api(self._delete_customer))
         app.router.add_post("/v1/payment_intents", self._api(self._charge))
         app.router.add_get("/v1/payment_intents", self._api(self._list_intents))
         app.router.add_get("/v1/payment_intents/{id}", self._api(self._found_intent))
@@ -345,6 +346,15 @@ class StripeServer:
         }
         return 200, self.customers[customer_id]
 
+    def _delete_customer(self, request: web.Request, sent: dict[str, str]) -> tuple[int, Any]:
+        customer_id = request.match_info["id"]
+        if self.customers.pop(customer_id, None) is None:
+            return 404, _error("invalid_request_error", "No such customer.", "resource_missing")
+        for method in self.methods.values():
+            if method["customer"] == customer_id:
+                method["customer"] = None
+        return 200, {"id": customer_id, "object": "customer", "deleted": True}
+
     def _charge(self, request: web.Request, sent: dict[str, str]) -> tuple[int, Any]:
         method = self.methods.get(sent["payment_method"])
         if method is None or method["customer"] != sent["customer"]:
@@ -407,6 +417,11 @@ class StripeServer:
         return 200, session
 
     def _expire(self, request: web.Request, sent: dict[str, str]) -> tuple[int, Any]:
+        session = self.sessions.get(request.match_info["id"])
+        if session is None:
+            return 404, _error("invalid_request_error", "No such checkout session.")
+        if session["status"] != "open":
+            return 400, _error("invalid_request_error", "Only open sessions can be expired.")
         self.expire(request.match_info["id"])
         return 200, self.sessions[request.match_info["id"]]
 

@@ -88,13 +88,18 @@ class Earnings {
 function sums(earned) {
   const currencies = ["credit", "usd"].filter((each) => earned[each].earned.amount);
   if (!currencies.length) return el("div", { class: "empty" }, el("p", null, t("money.earnings.none")), link("/console/devices", t("money.wallet.earn"), { kind: "primary" }));
-  return currencies.map((each) => card(t(each === "usd" ? "money.wallet.usd" : "money.wallet.credits"), equation(earned[each], each)));
+  return currencies.map((each) => card(t(each === "usd" ? "money.wallet.usd" : "money.wallet.credits"), [equation(earned[each], each), debt(earned[`owed_${each}`], each)]));
 }
 
 function equation(terms, currency) {
   const term = (name) => link(PAGES[terms[name].lines] ?? "/console/wallet", t(`money.earnings.${name}`, { amount: paid(terms[name].amount, currency) }), { data: { term: name, amount: terms[name].amount } });
   const parts = TERMS.map((name, index) => [index ? " + " : " = ", term(name)]);
   return el("p", { class: "identity" }, term("earned"), parts);
+}
+
+// Earnings that were taken back after their payout.
+function debt(owed, currency) {
+  return owed ? notice("bad", t("money.earnings.owed", { amount: paid(owed, currency) })) : null;
 }
 
 function termsOf(terms) {

@@ -77,6 +77,7 @@ async def _correct(desk: Desk, options: Namespace) -> Report | Ended:
         currency=Currency(options.currency),
         reference=options.reference,
         why=options.reason,
+        leaves_debt=options.debt,
     )
     return report(outcome, "corrected")
 

@@ -137,6 +137,11 @@ def _add_money(topic: argparse.ArgumentParser) -> None:
         "amount", type=signed_amount, metavar="AMOUNT", help="such as 5 or -0.5; never below zero"
     )
     _add_names(correct, needs_currency=True)
+    correct.add_argument(
+        "--debt",
+        action="store_true",
+        help="take earnings back; the part that was paid out becomes a debt",
+    )
     finish_command(correct, "money correct")
     history = commands.add_parser("history", help="a user's balances and transactions")
     add_user(history)
@@ -232,6 +237,9 @@ def _add_doubts(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     forgive = commands.add_parser("forgive", help="forgive a part of a user's debts")
     add_user(forgive)
     forgive.add_argument("amount", type=amount, metavar="AMOUNT", help="such as 7.42")
+    forgive.add_argument(
+        "--currency", choices=CURRENCIES, default="usd", help="the currency of the debts"
+    )
     _add_reference(forgive, "act")
     add_reason(forgive)
     finish_command(forgive, "payments forgive")

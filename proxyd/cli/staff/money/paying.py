@@ -15,7 +15,7 @@ from market.payouts.files import Debtor, Format
 from market.payouts.rules import Earnings
 from market.payouts.terms import MethodKind, RejectReason
 from market.staff.money import paying
-from proxyd.cli.staff.base.desk import FAILED, Command, Desk, Ended, Report, Row, when
+from proxyd.cli.staff.base.desk import FAILED, WAITS, Command, Desk, Ended, Report, Row, when
 from proxyd.cli.staff.money.money import report
 from proxyd.ops.books import approval_limits
 from proxyd.ops.signing_key import signing_key
@@ -136,14 +136,17 @@ async def _exported(desk: Desk, options: Namespace) -> paying.Exported:
 
 async def _import(desk: Desk, options: Namespace) -> Report | Ended:
     lines = files.read_outcomes(_content(Path(options.file)))
-    results = await paying.book(desk.context, desk.author, lines)
+    limits = approval_limits(desk.settings)
+    results = await paying.book(desk.context, desk.author, lines, limits)
     rows = [
         {"line": each.line.number, "payout": each.line.payout_id, "result": each.result}
         for each in results
     ]
     refused = sum(each.is_refused for each in results)
     done: Report = {"imported": rows, "refused_lines": refused}
-    return Ended(done, FAILED) if refused else done
+    if refused:
+        return Ended(done, FAILED)
+    return Ended(done, WAITS) if any(each.waits for each in results) else done
 
 
 async def _verify(desk: Desk, options: Namespace) -> Report:

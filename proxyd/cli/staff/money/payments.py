@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 
-from market.money.money import as_decimal
+from market.money.money import Currency, as_decimal
 from market.staff.money import doubts, forgiving, payments
 from proxyd.cli.staff.base.desk import Command, Desk, Ended, Report, Row, when
 from proxyd.cli.staff.money.money import report
@@ -118,6 +118,7 @@ async def _forgive(desk: Desk, options: Namespace) -> Report | Ended:
         amount=options.amount,
         reference=options.reference,
         why=options.reason,
+        currency=Currency(options.currency),
     )
     return report(outcome, "forgiven")
 

@@ -13,6 +13,7 @@ from support.payments.bank import Bank
 from market.base.errors import Code
 from market.money.audit import audit_ledger
 from market.money.money import MICRO
+from market.payments.provider import ProviderError
 from market.staff.money import doubts, second_person
 from market.staff.money.money_audit import audit_money
 from storage.engines.store import Store
@@ -87,9 +88,92 @@ async def test_a_large_amount_waits_and_other_facts_void_it(market: Market, bank
     bank.set(payment_id, amount=5 * USD)  # other facts than the accepted ones
     await look(market, payment_id)
     assert await available(market, user) == USD
-    bank.set(payment_id, amount=21 * USD)
+
+
+@pytest.mark.both_engines
+async def test_an_accepted_payment_with_other_facts_is_accepted_again(
+    market: Market, bank: Bank
+) -> None:
+    user, payment_id = await doubtful(market, bank)
+    limits = dict.fromkeys(LIMITS, 100 * USD)
+    for amount in (5, 21):  # the first facts come back at the end
+        await doubts.credit(market.context, ASKER, payment_id, limits, why="arrived")
+        bank.set(payment_id, amount=amount * USD)
+        for _ in range(2):
+            await look(market, payment_id)
+        row = (await market.payments.find(user, payment_id)).row
+        assert (row.status, row.accepted) == ("doubtful", None)
+        assert row.doubt == f"the amount is {amount}.00"
+    asked = [
+        doubts.credit(market.context, ASKER, payment_id, limits, amount=21 * USD, why="arrived")
+        for _ in range(3)
+    ]
+    assert len({each.id for each in await asyncio.gather(*asked)}) == 1
     await look(market, payment_id)
-    assert await available(market, user) == 21 * USD
+    assert await available(market, user) == 22 * USD
+
+
+async def test_a_request_about_other_facts_is_void(market: Market, bank: Bank) -> None:
+    user, payment_id = await doubtful(market, bank)
+    waits = await doubts.credit(market.context, ASKER, payment_id, NOTHING, why="arrived")
+    for amount in (5, 21):
+        bank.set(payment_id, amount=amount * USD)
+        await look(market, payment_id)
+    approve = second_person.approve(market.context, SECOND, waits.id)
+    assert await refusal(approve) is Code.PAYMENT_NOT_DOUBTFUL
+    await doubts.give_up(market.context, ASKER, payment_id, "too many facts")
+    await look(market, payment_id)
+    assert await available(market, user) == USD
+
+
+@pytest.mark.both_engines
+async def test_refunds_of_a_payment_in_another_currency_end(market: Market, bank: Bank) -> None:
+    """20 EUR are accepted as 23 USD."""
+    user, payment_id = await doubtful(market, bank, currency="eur")
+    await doubts.credit(market.context, ASKER, payment_id, LIMITS, amount=23 * USD, why="arrived")
+    await look(market, payment_id)
+    assert await available(market, user) == 24 * USD
+    market.clock.now += 3
+    view = await market.payments.refund(user, payment_id, 5 * USD)
+    assert (view.refunded, view.status) == (5 * USD, "paid")
+    assert [each.amount for each in bank.of(payment_id).returns] == [4_340_000]
+    bank.refund_outside(payment_id, 2 * USD)
+    await look(market, payment_id)
+    view = await market.payments.find(user, payment_id)
+    assert view.refunded == 7_300_000
+    ref = bank.dispute(payment_id, 20 * USD - 6_340_000)
+    await look(market, payment_id)
+    bank.decide(payment_id, ref, "done")
+    for _ in range(2):
+        await look(market, payment_id)
+    assert await available(market, user) <= USD + MICRO // 100
+    returns = (await market.payments.find(user, payment_id)).returns
+    assert {each.status for each in returns} == {"done"}
+
+
+async def test_a_refund_in_another_currency_survives_a_lost_answer_and_a_refusal(
+    market: Market, bank: Bank
+) -> None:
+    user, payment_id = await doubtful(market, bank, currency="jpy", amount=3_000 * USD // 100)
+    await doubts.credit(market.context, ASKER, payment_id, LIMITS, amount=19 * USD, why="arrived")
+    await look(market, payment_id)
+
+    def lost(moment: str) -> None:
+        if moment == "refunded":
+            raise ProviderError("no answer")
+
+    bank.fail = lost
+    market.clock.now += 3
+    await market.payments.refund(user, payment_id, USD)
+    bank.fail = lambda moment: None
+    await look(market, payment_id)
+    view = await market.payments.find(user, payment_id)
+    assert (view.refunded, len(bank.of(payment_id).returns)) == (USD, 1)
+    bank.refused = True
+    market.clock.now += 3
+    await market.payments.refund(user, payment_id, 2 * USD)
+    await look(market, payment_id)
+    assert await available(market, user) == 19 * USD
 
 
 async def test_a_payment_that_was_given_up_stays_so_until_the_facts_agree(

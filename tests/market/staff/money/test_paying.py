@@ -3,6 +3,7 @@
 import asyncio
 from decimal import Decimal
 
+import msgspec
 import pytest
 from support.market.books import balance, refusal
 from support.market.events import types_of
@@ -24,6 +25,7 @@ from market.accounts.suspensions import Part
 from market.base.errors import Code, MarketError
 from market.erasure import erasing
 from market.money import ledger
+from market.money.audit import audit_ledger
 from market.money.money import MICRO, Currency
 from market.payouts import steps
 from market.payouts.details import Details
@@ -58,7 +60,9 @@ async def test_a_payout_is_approved_sent_and_booked(market: Market) -> None:
     assert again.content == done.content
     assert (await exported(market)).batch is None
     line = Line(2, row.id, row.net, Outcome.PAID, None)
-    results = [(await paying.book(market.context, ROOT, [line]))[0].result for _ in range(2)]
+    results = [
+        (await paying.book(market.context, ROOT, [line], LIMITS))[0].result for _ in range(2)
+    ]
     assert results == ["paid", "paid before"]
     assert await balance(market, ledger.payouts()) == 10 * MICRO
     assert (await types_of(market, user))[-1] == "payout.paid"
@@ -77,7 +81,7 @@ async def test_an_import_reports_each_line_and_moves_no_wrong_money(market: Mark
         Line(7, row.id, row.net, Outcome.FAILED, FailReason.RETURNED),
         Line(8, row.id, row.net, Outcome.PAID, None),
     ]
-    results = [each.result for each in await paying.book(market.context, ROOT, lines)]
+    results = [each.result for each in await paying.book(market.context, ROOT, lines, LIMITS)]
     assert results == [
         "refused: there is no such payout",
         "refused: the payout has another amount",
@@ -101,6 +105,51 @@ async def test_a_large_payout_needs_a_second_person(market: Market) -> None:
     await second_person.approve(market.context, SECOND, asked.id)
     assert await state_of(market, row.id) == "approved"
     assert all(not check.differences for check in await audit_money(market.store))
+
+
+async def paid(market: Market, user: str, credit: int) -> Line:
+    """Pay a payout, and return the line of an import that says that it came back."""
+    row = await approved(market, user, credit)
+    await exported(market)
+    await paying.book(market.context, ROOT, [Line(2, row.id, row.net, Outcome.PAID, None)], LIMITS)
+    return Line(2, row.id, row.net, Outcome.FAILED, FailReason.RETURNED)
+
+
+async def test_a_large_payout_comes_back_by_two_persons_only(market: Market) -> None:
+    line = await paid(market, await market.person(), 6_000)
+    asked = [(await paying.book(market.context, ASKER, [line], LIMITS))[0].result for _ in range(2)]
+    assert asked[0] == asked[1]
+    assert asked[0].startswith("waits for a second person: approval ")
+    assert await state_of(market, line.payout_id) == "paid"
+    other = msgspec.structs.replace(line, reason=FailReason.UNCLAIMED)
+    [refused] = await paying.book(market.context, ASKER, [other], LIMITS)
+    assert refused.is_refused
+    approval = asked[0].split()[-1]
+    own = second_person.approve(market.context, ASKER, approval)
+    assert await refusal(own) is Code.NOT_PERMITTED
+    await second_person.approve(market.context, SECOND, approval)
+    assert await state_of(market, line.payout_id) == "failed"
+    [again] = await paying.book(market.context, ASKER, [line], LIMITS)
+    assert again.result == "failed before"
+    assert await balance(market, ledger.payouts()) == 0
+    assert all(not check.differences for check in await audit_money(market.store))
+    assert (await audit_ledger(market.store)).passed
+
+
+async def test_slices_of_returned_payouts_pass_no_limit(market: Market) -> None:
+    lines = [await paid(market, await market.person(), 3_000) for _ in range(2)]
+    results = await paying.book(market.context, ASKER, lines, LIMITS)
+    assert (results[0].result, results[1].waits) == ("failed", True)
+
+
+async def test_a_return_that_its_provider_has_reported_meanwhile_is_void(market: Market) -> None:
+    line = await paid(market, await market.person(), 6_000)
+    [asked] = await paying.book(market.context, ASKER, [line], LIMITS)
+    await market.store.write(steps.fail, market.context, line.payout_id, FailReason.RETURNED)
+    approve = second_person.approve(market.context, SECOND, asked.result.split()[-1])
+    assert await refusal(approve) is Code.PAYOUT_STATE
+    assert await balance(market, ledger.payouts()) == 0
+    assert (await audit_ledger(market.store)).passed
 
 
 async def test_a_request_for_a_cancelled_payout_is_void(market: Market) -> None:
@@ -154,6 +203,9 @@ async def test_nobody_decides_about_an_account_with_the_own_address(market: Mark
         paying.verify(market.context, author, user, "me"),
     ):
         assert await refusal(attempt) is Code.NOT_PERMITTED
+    line = await paid(market, user, 1_000)
+    [returned] = await paying.book(market.context, author, [line], LIMITS)
+    assert returned.result.startswith("refused: This is an account of your own")
 
 
 async def test_two_exports_at_the_same_time_send_each_payout_once(market: Market) -> None:

@@ -137,7 +137,7 @@ async def _begins_first_page(side: Side) -> Any:
     cards = side.market.payments.cards
     row = await side.market.store.write(cards._begin, side.world.people["worker"])
     opened = OpenedSetup("page", "customer", "https://bank.example/page")
-    await side.market.store.write(cards._set_opened, row.user_id, row.setup_id or "", opened)
+    await side.market.store.write(cards._set_opened, row, opened)
 
 
 PAYMENTS: Mapping[str, Action] = {

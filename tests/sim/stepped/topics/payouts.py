@@ -14,7 +14,7 @@ from market.payouts.payouts import Request
 from market.payouts.providers import Progress, ProviderRounds, Refusal, settle_refusal
 from market.payouts.terms import FailReason, MethodKind, RejectReason
 from market.staff.base.roles import Machine
-from market.staff.money import paying
+from market.staff.money import money, paying
 from market.staff.money.approvals import State
 from storage.payouts import batches
 from storage.payouts import payouts as queries
@@ -62,7 +62,7 @@ async def _books(outcome: Outcome, side: Side) -> Any:
     assert row is not None
     reason = FailReason.RETURNED if outcome is Outcome.FAILED else None
     [booked] = await paying.book(
-        side.market.context, ROOT, [Line(2, row.id, row.net, outcome, reason)]
+        side.market.context, ROOT, [Line(2, row.id, row.net, outcome, reason)], LIMITS
     )
     return booked.is_refused
 
@@ -123,6 +123,30 @@ async def _removes_method(side: Side) -> Any:
     )
 
 
+async def _returns(side: Side) -> Any:
+    return (await _books(Outcome.PAID, side), await _books(Outcome.FAILED, side))
+
+
+async def _takes_back(side: Side) -> Any:
+    outcome = await money.correct(
+        side.market.context,
+        ROOT,
+        side.world.people["earner"],
+        LIMITS,
+        amount=-5_000 * MICRO,
+        currency=Currency.CREDIT,
+        reference=f"back-{side.label}",
+        why="a copied result",
+        leaves_debt=True,
+    )
+    return outcome.state
+
+
+async def _collects(side: Side) -> Any:
+    earner, collect = side.world.people["earner"], side.market.earning_debts._collect
+    await side.market.store.write(collect, earner, Currency.CREDIT)
+
+
 PAYOUTS: Mapping[str, Action] = {
     "requests a payout": _requests,
     "spends earned money": _spends,
@@ -136,4 +160,7 @@ PAYOUTS: Mapping[str, Action] = {
     "sends payouts to a service": _gathers,
     "adds a payout method": _adds_method,
     "removes a payout method": _removes_method,
+    "returns a paid payout": _returns,
+    "takes earnings back": _takes_back,
+    "collects a debt of earnings": _collects,
 }
