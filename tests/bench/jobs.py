@@ -52,6 +52,7 @@ REGISTRATION_SECONDS = 3_700  # a single address never registers a hundred times
 WANTED_CLAIMS, WANTED_KB, WANTED_PERCENT = 3_000, 20, 2
 SETTINGS = {
     "PROXYD_JOBS__NEW_DEVICE_SLOTS": "16",
+    "PROXYD_JOBS__NEW_OWNER_SLOTS": "128",  # above the 100 jobs of each owner: all are counted
     "PROXYD_LIMITS__API_CONNECTIONS_PER_NETWORK": "100000",
     "PROXYD_LIMITS__API_CONNECTIONS_TOTAL": "1000000",
     "PROXYD_API__METRICS_ALLOW": '["127.0.0.0/8"]',

@@ -27,7 +27,7 @@ main()
 
 
 class Stamps:
-    """A file of stamps, to which several processes append.
+    """Appends stamps to a file, which several processes share.
 
     Args:
         path: of the file.

@@ -8,6 +8,8 @@ import pytest
 from support.base.waiting import until_true
 from support.daemons import process
 
+from proxyd.cli import commands
+
 SERVERS = {"aiohttp", "prometheus_client", "pycares", "aiodns", "swagger_ui"}
 DRIVERS = {"aiosqlite", "asyncpg", "sqlite3"}
 CRYPTOGRAPHY = {"cryptography", "jwt", "argon2"}
@@ -165,6 +167,6 @@ def freeze_and_tell():
 
 with patch("gc.freeze", freeze_and_tell), patch("asyncio.Runner.run", lambda _, work: work.close()):
     commands.COMMANDS["serve"](settings, Namespace(config=None, demo=False))
-print(collections, gc.isenabled(), gc.get_freeze_count() > 30_000)
+print(collections, gc.isenabled(), gc.get_freeze_count() > 30_000, gc.get_threshold()[0])
 """
-    assert _printed(script) == "[] True True\n"
+    assert _printed(script) == f"[] True True {commands.NEW_OBJECTS}\n"

@@ -22,12 +22,12 @@ _RING_SECONDS: Final = 0.005  # a job that prints byte by byte rings 200 times a
 
 
 class Bell:
-    """Wakes the agent when there is news of an attempt, 200 times a second at most."""
+    """Wakes the agent when there is news of an attempt, for its logs 200 times a second at most."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._rung_at = 0.0  # monotonic
+        self._rung_at = 0.0  # monotonic; for the logs, whose first bytes wait for no other ring
         self._is_due = False
 
     def ring(self, *, of_log: bool = False) -> None:
@@ -37,22 +37,23 @@ class Bell:
             of_log: whether only the logs have changed.
         """
         self._is_due = False
-        self._rung_at = time.monotonic()
+        if of_log:
+            self._rung_at = time.monotonic()
         name = f"{self._name}{names.OF_LOG}" if of_log else self._name
         with suppress(OSError):
             self._socket.sendto(name.encode(), names.BELL)
 
     def ring_soon(self) -> None:
-        """Have `ring_if_due` ring once the time since the last ring allows it."""
+        """Have `ring_if_due` ring for the logs, once their last ring is long enough ago."""
         self._is_due = True
 
     def ring_if_due(self) -> None:
-        """Ring, if `ring_soon` was called and the last ring is long enough ago."""
+        """Ring for the logs, if `ring_soon` was called and their last ring is long enough ago."""
         if self._is_due and time.monotonic() >= self._rung_at + _RING_SECONDS:
             self.ring(of_log=True)
 
     def seconds_left(self, seconds: float) -> float:
-        """Return a wait, shortened to the time of the next ring."""
+        """Return a wait, shortened to the time of the next ring for the logs."""
         if self._is_due:
             return min(seconds, max(0.0, self._rung_at + _RING_SECONDS - time.monotonic()))
         return seconds

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from support.base.mounts import small_disk
 from support.base.waiting import until_true
 
 from proxyctl.worker.agent.bell import Bell
+from proxyctl.worker.attempt import streams
 from proxyctl.worker.attempt.supervisor import _Disk, claim
 from proxyctl.worker.attempt.supervisors import Supervisors
 from proxyctl.worker.base import names
@@ -123,6 +125,17 @@ def test_output_is_announced_apart_from_the_start_and_the_end(tmp_path: Path) ->
     until_true(lambda: heard.count("one") == 2, lambda: str(heard))
     bell.close()
     assert heard.count("one+") == 1
+
+
+def test_the_first_output_is_announced_without_a_wait() -> None:
+    """The announcement of the start, some moments before, does not delay it."""
+    bell = streams.Bell("one")
+    with closing(bell._socket):
+        bell.ring()
+        bell.ring_soon()
+        assert bell.seconds_left(60) == 0
+        bell.ring_if_due()
+        assert bell.seconds_left(60) == 60
 
 
 def test_no_more_is_kept_than_the_bound(tmp_path: Path) -> None:
