@@ -30,6 +30,21 @@ LIES = (
     "unknown",  # a look shows a state that nobody knows
     "wrong",  # payers pay another amount than they should
 )
+# Failures of the payment service that sends payouts.
+FAILURES = ("error", "late", "lost", "refused", "stale", "twice", "unknown")
+EARNERS = 2
+EARNED = 3_000 * MICRO
+EARNER_STEPS = (
+    "request",
+    "request",
+    "request",
+    "request",
+    "cancel",
+    "cancel",
+    "look",
+    "spend",
+    "unspend",
+)
 # What may follow the begin of a payment: the share of payments, and the longest pause before it.
 AFTER_PAYMENT = (
     ("pay", 0.85, 1.0),
@@ -81,6 +96,17 @@ class PayerPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class EarnerPlan:
+    """A user with earned money.
+
+    Attributes:
+        steps: the actions: time and kind.
+    """
+
+    steps: tuple[tuple[float, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MoneyPlan:
     """The money of a run.
 
@@ -89,24 +115,35 @@ class MoneyPlan:
         payers: the users who pay.
         jumps: the times at which all wall clocks jump forward, and by how many seconds.
         is_alone: whether nothing else happens in the run.
+        earners: the users with earned money; none without payouts.
+        failures: of the payment service that sends payouts.
     """
 
     lies: frozenset[str]
     payers: tuple[PayerPlan, ...]
     jumps: tuple[tuple[float, float], ...]
     is_alone: bool
+    earners: tuple[EarnerPlan, ...] = ()
+    failures: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
-        return f"{len(self.payers)} payers, a bank with {', '.join(sorted(self.lies)) or 'no lies'}"
+        return (
+            f"{len(self.payers)} payers, a bank with {', '.join(sorted(self.lies)) or 'no lies'},"
+            f" {len(self.earners)} earners, a service with"
+            f" {', '.join(sorted(self.failures)) or 'no failures'}"
+        )
 
 
-def money_of(draw: Random, seconds: float, subject: str | None) -> MoneyPlan | None:
+def money_of(
+    draw: Random, payouts: Random, seconds: float, subject: str | None
+) -> MoneyPlan | None:
     """Return the money of a run; None for most runs.
 
     Wall clocks jump only where nothing else happens: sessions and jobs would expire.
 
     Args:
         draw: the random stream.
+        payouts: that of payouts.
         seconds: how long things go wrong.
         subject: of the run; None for a mix.
     """
@@ -124,7 +161,30 @@ def money_of(draw: Random, seconds: float, subject: str | None) -> MoneyPlan | N
             for _ in range(int(draw.random() * 8))
         )
     )
-    return MoneyPlan(lies, payers, jumps if is_alone else (), is_alone)
+    earners, failures = _earners(payouts, seconds)
+    return MoneyPlan(lies, payers, jumps if is_alone else (), is_alone, earners, failures)
+
+
+def _earners(draw: Random, seconds: float) -> tuple[tuple[EarnerPlan, ...], frozenset[str]]:
+    """Return the users with earned money, none in half of the runs, and the service's failures."""
+    if draw.random() < 0.5:
+        return (), frozenset()
+    share = (0.1, 0.3, 0.5)[int(draw.random() * 3)]
+    failures = frozenset(each for each in FAILURES if draw.random() < share)
+    return tuple(
+        EarnerPlan(
+            tuple(
+                sorted(
+                    (
+                        round(0.5 + seconds * draw.random(), 3),
+                        EARNER_STEPS[int(draw.random() * len(EARNER_STEPS))],
+                    )
+                    for _ in range(3 + int(draw.random() * 12))
+                )
+            )
+        )
+        for _ in range(1 + int(draw.random() * EARNERS))
+    ), failures
 
 
 def _payer(draw: Random, seconds: float) -> PayerPlan:
@@ -151,6 +211,11 @@ def _chain(
         if draw.random() < share:
             steps.append((round(at + 0.1 + most * draw.random(), 3), what))
     return steps
+
+
+def earner_name(number: int) -> str:
+    """Return the identifier of a user with earned money."""
+    return f"earner{number}"
 
 
 def payer_name(number: int) -> str:

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from config.settings import PaymentSettings
+from config.settings import PaymentSettings, PayoutSettings
 from proxyd.build_services import PaymentServices
 from tests.sim.money.bank import NAME, BankClient, SimBank
+from tests.sim.money.earners import Earner, Teller
 from tests.sim.money.payers import Desk, Notices, Payer
 from tests.sim.money.payment_books import PaymentBooks
+from tests.sim.money.payout_books import PayoutBooks
 from tests.sim.money.plans import MoneyPlan
+from tests.sim.money.senders import Outside, SenderClient
 from tests.sim.store import EPOCH, Commit
 
 if TYPE_CHECKING:
@@ -22,8 +25,18 @@ if TYPE_CHECKING:
 
 DAY_SECONDS = 86_400
 # At the end, after the days in which old rows are deleted.
-DAYS = (1, 1, 2)
+DAYS = (1, 1, 2, 2)
 SWEEP_SECONDS = 2.0
+PAYOUTS = PayoutSettings(
+    methods=("bank", "paypal"),
+    minimum_usd=Decimal("0.1"),
+    fee_usd=Decimal("0.03"),
+    automatic_usd=Decimal("0.5"),
+    method_wait_hours=0,
+    first_wait_days=0,
+    payouts_per_day=100,
+    kyc_above_usd=Decimal(10**6),
+)
 SWEEPS: tuple[tuple[str, Callable[[Any], Coroutine[Any, Any, Any]]], ...] = (
     ("payments", lambda market: market.payments.sweep()),
     ("top-ups", lambda market: market.top_ups.sweep()),
@@ -48,24 +61,43 @@ class MoneyStory:
             network.world, plan.lies, lambda: EPOCH + network.world.now + database.leapt
         )
         self.books = PaymentBooks(network, self.bank)
+        self.outside = Outside(
+            network.world, plan.failures, lambda: EPOCH + network.world.now + database.leapt
+        )
+        self.payouts = PayoutBooks(network, self.outside)
+        self._tellers: list[Teller] = []
         self._notices: Notices | None = None
         for each in network.processes:
             each.services_of = self.services
             each.checks = replace(
-                each.checks, payment_seconds=2.0, top_up_seconds=2.5, card_seconds=3.0
+                each.checks,
+                payment_seconds=2.0,
+                top_up_seconds=2.5,
+                card_seconds=3.0,
+                payout_seconds=2.0,
             )
             each.settings = msgspec.structs.replace(
-                each.settings, payments=PaymentSettings(top_up_month_usd=Decimal(200))
+                each.settings,
+                payments=PaymentSettings(top_up_month_usd=Decimal(200)),
+                payouts=PAYOUTS,
             )
 
     def services(self, life: "Life") -> PaymentServices:
         """Return the services of a daemon."""
-        return PaymentServices({NAME: BankClient(self.bank, life.loop)}, None, ())
+        senders = (SenderClient(self.outside, life.loop),) if self.plan.earners else ()
+        return PaymentServices({NAME: BankClient(self.bank, life.loop)}, None, senders)
 
     def tasks(self, until: float) -> list[Any]:
         """Return the actors."""
         self._notices = notices = Notices(self.network, self.bank, until)
+        if self.plan.earners:
+            self._tellers = [Teller(self.network, each, until, self.outside) for each in range(2)]
         return [
+            *self._tellers,
+            *(
+                Earner(self.network, each, number, until)
+                for number, each in enumerate(self.plan.earners)
+            ),
             *(
                 Payer(self.network, each, number, until, self.bank, notices)
                 for number, each in enumerate(self.plan.payers)
@@ -77,18 +109,23 @@ class MoneyStory:
     def committed(self, commit: Commit) -> None:
         """Compare the books after a commit."""
         self.books.committed(commit)
+        if self.plan.earners:
+            self.payouts.committed(commit)
 
     async def heal(self) -> None:
         """Let the bank lie no more, and decide about all refunds and disputes."""
         if self._notices is not None:
             await self._notices.end()
         self.bank.heal()
+        self.outside.heal()
         self._decide()
 
     async def sweep(self, request: Request) -> None:
         """Look at everything that is due, after some days."""
         for name, sweep in SWEEPS:
             await request(f"later {name}", sweep)
+        for teller in self._tellers[:1]:
+            await teller.finish(request)
 
     async def settle(self, request: Request) -> None:
         """Let days pass until every payment is settled, and compare everything."""
@@ -98,6 +135,7 @@ class MoneyStory:
             await self.sweep(request)
             await asyncio.sleep(SWEEP_SECONDS)
         self.books.check()
+        self.payouts.check()
 
     def _decide(self) -> None:
         """Let banks decide about all refunds and disputes."""

@@ -1,0 +1,140 @@
+"""The ways of payouts out of the service: a payment service, and a bank that a person uses.
+
+The service remembers a batch for a while: sent again later, it is paid again. The bank pays every
+line of each file that it gets. `support.market.payout_bank` has the truth about the service.
+"""
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from support.market.payout_bank import Bank
+
+from market.money.money import micro
+from market.payments.provider import ProviderError
+from market.payouts.providers import Order, Progress, Refusal
+from market.payouts.terms import FailReason, MethodKind
+from tests.sim.money.bank import SELDOM, Line
+
+if TYPE_CHECKING:
+    from tests.sim.loop import SimLoop, World
+
+REMEMBERS_SECONDS = 2 * 86_400
+
+
+class Outside:
+    """The money that has left the service, and its arrivals.
+
+    Args:
+        world: the draws.
+        lies: of the payment service.
+        now: returns the wall time in UTC seconds.
+
+    Attributes:
+        truth: the payment service.
+        sent: by payout: the micro-USD of each time it was sent.
+        progress: by payout: its outcome.
+        files: the batches whose files a person has given to the bank.
+        asked: called with the payouts that are sent now.
+    """
+
+    def __init__(self, world: "World", lies: frozenset[str], now: Callable[[], float]) -> None:
+        self.world = world
+        self.truth = Bank()
+        self.sent: dict[str, list[int]] = {}
+        self.progress: dict[str, Progress] = self.truth.progress
+        self.files: set[str] = set()
+        self.asked: Callable[[Sequence[str]], None] = lambda _: None
+        self._lies = lies
+        self._now = now
+        self._first_at: dict[str, float] = {}
+
+    def has(self, lie: str) -> bool:
+        """Return whether the service has a kind of lie now."""
+        return lie in self._lies
+
+    def heal(self) -> None:
+        """Let nothing fail any more."""
+        self._lies = frozenset()
+
+    async def take(self, batch_id: str, orders: Sequence[Order]) -> str | Refusal:
+        """Take a batch of the service."""
+        now = self._now()
+        is_known = now - self._first_at.get(batch_id, 0.0) < REMEMBERS_SECONDS
+        if not is_known:
+            self.truth.batches.pop(batch_id, None)
+            refused = self.has("refused")
+            self.truth.refused = {
+                each.payout_id
+                for each in orders
+                if refused and self.world.numbers("wrong", each.payout_id)[0] < 2 * SELDOM
+            }
+            self.truth.names_refused = self.world.numbers("names", batch_id)[0] < 0.5
+        answer = await self.truth.send(batch_id, orders)
+        if not is_known and isinstance(answer, str):
+            self._first_at[batch_id] = now
+            self.asked([each.payout_id for each in orders])
+            for each in orders:
+                self.sent.setdefault(each.payout_id, []).append(each.net)
+        return answer
+
+    def pay_file(self, batch_id: str, content: str) -> None:
+        """Pay every line of the file of a batch."""
+        self.files.add(batch_id)
+        lines = list(csv.DictReader(io.StringIO(content)))
+        self.asked([each["payout_id"] for each in lines])
+        for each in lines:
+            net = micro(Decimal(each["amount_usd"]))
+            self.sent.setdefault(each["payout_id"], []).append(net)
+
+    def end(self, payout_id: str, number: float) -> None:
+        """Let a payout that was sent arrive, or come back; one that arrived may come back later."""
+        before = self.progress.get(payout_id, Progress())
+        if before.failed is None and number < (0.1 if before.is_paid else 0.3):
+            self.progress[payout_id] = Progress(failed=FailReason.RETURNED)
+        elif before.failed is None:
+            self.progress[payout_id] = Progress(is_paid=True)
+
+
+class SenderClient:
+    """The client of a daemon: a `Provider` of payouts.
+
+    Args:
+        outside: the service.
+        loop: of the daemon.
+    """
+
+    name = "paypal"
+    kind = MethodKind.PAYPAL
+    batch_max = 3
+    remembers_seconds = REMEMBERS_SECONDS - 3_600
+
+    def __init__(self, outside: Outside, loop: "SimLoop") -> None:
+        self._outside = outside
+        self._line = Line(outside.world, self.name, loop, outside.has)
+
+    async def send(self, batch_id: str, orders: Sequence[Order]) -> str | Refusal:
+        """See `Provider.send`."""
+        sent: str | Refusal = await self._line.ask(
+            "send", batch_id, lambda: self._outside.take(batch_id, orders)
+        )
+        return sent
+
+    async def look(self, outside_id: str) -> Mapping[str, Progress]:
+        """See `Provider.look`; some answers have no outcome yet."""
+        outside, number = self._outside, self._line.count
+
+        async def look() -> Mapping[str, Progress]:
+            seen: dict[str, Progress] = dict(await outside.truth.look(outside_id))
+            a, _, _, _ = outside.world.numbers("progress", self._line.name, number)
+            if outside.has("unknown") and a < SELDOM:
+                raise ProviderError("its status is 'limbo'")
+            return {} if outside.has("stale") and a < 3 * SELDOM else seen
+
+        seen: Mapping[str, Progress] = await self._line.ask("progress", outside_id, look)
+        return seen
+
+    async def close(self) -> None:
+        """See `Provider.close`."""
