@@ -11,6 +11,7 @@ from api.http.prefer import Handling
 from api.routing.cookies import Cookies
 from api.routing.routes import StaffRoute
 from api.server import Face, HttpServer
+from api.staff.counts import StaffCounts
 from api.staff.jobs import JudgingRoutes
 from api.staff.logins import LoginRoutes
 from api.staff.members import MemberRoutes
@@ -56,6 +57,7 @@ def server(
     limits: ApiLimits,
     version: str,
     base_url: str,
+    counts: StaffCounts,
 ) -> HttpServer:
     """Return the server of the staff API.
 
@@ -68,6 +70,7 @@ def server(
         limits: bounds on clients.
         version: the program's.
         base_url: the address of the staff API, "" if it is unknown.
+        counts: takes the numbers of requests.
     """
     cookies = Cookies(is_secure=is_secure, lifetime_seconds=LIFETIME_SECONDS, name="staff")
     return HttpServer(
@@ -90,6 +93,7 @@ def server(
             pages=served,
             handling=Handling.STRICT,
             allowed=Allowed(allow),
+            count=counts.count,
         ),
     )
 
