@@ -41,7 +41,7 @@ from api.routing.callers import (
 )
 from api.routing.cookies import Cookies
 from api.routing.lasting import GoesOn, while_read
-from api.routing.pages import Page, pages
+from api.routing.pages import PAGE_PATH, Page, pages
 from api.routing.responses import CSV, NO_SNIFF, PLAIN, SERVER, SLICE_BYTES, Response, refusal
 from api.routing.router import Router, routed, wrong_method
 from api.routing.routes import (
@@ -141,6 +141,7 @@ class Face(Struct, frozen=True):
         handling: of fields that a path does not have, where a request prefers none.
         public: the public pages of the service, if they are served.
         allowed: the clients that get an answer; None for all.
+        listed_at: the path that lists the paths of the API.
         count: counts the requests to each route, with the error of one that was not done.
     """
 
@@ -151,6 +152,7 @@ class Face(Struct, frozen=True):
     handling: Handling = Handling.UNSPECIFIED
     public: PublicPages | None = None
     allowed: Allowed | None = None
+    listed_at: str = PAGE_PATH
     count: Callable[[Route, Exception | None], None] | None = None
 
 
@@ -198,7 +200,7 @@ class HttpServer(Front):
     ) -> None:
         self.routes = table = tuple(routes)
         self._face = face
-        self._router = Router(table)
+        self._router = Router(table, face.listed_at)
         self._clients = Clients(trusted_proxies)
         served = face.pages(lambda: msgspec.json.encode(self.openapi) + b"\n")
         self._fixed = _Fixed(served, console, exposition, self._clients)

@@ -16,7 +16,7 @@ from api.staff.jobs import JudgingRoutes
 from api.staff.logins import LoginRoutes
 from api.staff.members import MemberRoutes
 from api.staff.money import MoneyRoutes
-from api.staff.pages import served
+from api.staff.pages import DOCUMENT_PATH, served
 from api.staff.payments import StaffPaymentRoutes
 from api.staff.rescues import RescueRoutes
 from api.staff.site import SiteRoutes
@@ -93,6 +93,7 @@ def server(
             pages=served,
             handling=Handling.STRICT,
             allowed=Allowed(allow),
+            listed_at=DOCUMENT_PATH,
             count=counts.count,
         ),
     )

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from api.routing.codec import Money, money
+from api.routing.codec import Directed, Money, money
 from api.routing.listing import Limit, Listing, Page, Timestamp, timestamp
 from api.routing.routes import Call, Nothing, Reply, StaffRoute
 from api.staff.users import CHANGING, FINDING, ONE, Balance, TransactionItem
@@ -48,6 +48,7 @@ class RefundRequest(MoveRequest):
 class CorrectionRequest(MoveRequest):
     """An amount to add to a balance, or to take from it."""
 
+    amount: Directed
     direction: Literal["add", "take"]
 
 
