@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from api.http import prefer, request_id
 from api.http.errors import STATUS_OF_KIND, ErrorBody, Transport
-from api.routing.codec import File, Money, Size
+from api.routing.codec import Directed, File, Money, Size
 from api.routing.routes import Auth, Csv, Nothing, Route, Streamed
 from api.routing.sse import CONTENT_TYPE as EVENTS
 from api.serving.forms import MULTIPART
@@ -222,7 +222,7 @@ def _types(table: Sequence[Route], catalogue: Mapping[str, type[EventData]]) -> 
 
 
 def _schema_of(kind: type[Any]) -> dict[str, Any]:
-    if kind is Money:
+    if kind in (Money, Directed):
         return {"type": "number", "minimum": 0}
     if kind is Size:
         return {"type": "number", "exclusiveMinimum": 0}

@@ -41,7 +41,7 @@ from api.routing.callers import (
 )
 from api.routing.cookies import Cookies
 from api.routing.lasting import GoesOn, while_read
-from api.routing.pages import Page, pages
+from api.routing.pages import PAGE_PATH, Page, pages
 from api.routing.responses import CSV, NO_SNIFF, PLAIN, SERVER, SLICE_BYTES, Response, refusal
 from api.routing.router import Router, routed, wrong_method
 from api.routing.routes import (
@@ -141,6 +141,8 @@ class Face(Struct, frozen=True):
         handling: of fields that a path does not have, where a request prefers none.
         public: the public pages of the service, if they are served.
         allowed: the clients that get an answer; None for all.
+        listed_at: the path that lists the paths of the API.
+        count: counts the requests to each route, with the error of one that was not done.
     """
 
     version: str = ""
@@ -150,6 +152,8 @@ class Face(Struct, frozen=True):
     handling: Handling = Handling.UNSPECIFIED
     public: PublicPages | None = None
     allowed: Allowed | None = None
+    listed_at: str = PAGE_PATH
+    count: Callable[[Route, Exception | None], None] | None = None
 
 
 FACE_OF_USERS = Face()
@@ -196,7 +200,7 @@ class HttpServer(Front):
     ) -> None:
         self.routes = table = tuple(routes)
         self._face = face
-        self._router = Router(table)
+        self._router = Router(table, face.listed_at)
         self._clients = Clients(trusted_proxies)
         served = face.pages(lambda: msgspec.json.encode(self.openapi) + b"\n")
         self._fixed = _Fixed(served, console, exposition, self._clients)
@@ -311,6 +315,13 @@ class HttpServer(Front):
         if self._draining and not route.while_draining:
             raise TransportError(Transport.DRAINING)
         request.connection.ends_request = route.ends_with_client
+        answering = self._routed(request, route, names, client, address)
+        count = self._face.count
+        return await (answering if count is None else _counted(answering, partial(count, route)))
+
+    async def _routed(
+        self, request: Request, route: Route, names: dict[str, str], client: str, address: str
+    ) -> web.StreamResponse:
         call = await self._calls.read(request, route, names, client, address)
         if route.is_held:
             return await _held(request, route, call)
@@ -368,6 +379,18 @@ def _is_for_proxy(request: Request) -> bool:
 def _visit() -> Response:
     """Lead a browser from the service's address to the console."""
     return Response(302, b"", {"Content-Type": PLAIN, **OF_CLIENT, "Location": PREFIX})
+
+
+async def _counted(
+    answering: Awaitable[web.StreamResponse], count: Callable[[Exception | None], None]
+) -> web.StreamResponse:
+    try:
+        answer = await answering
+    except Exception as error:
+        count(error)
+        raise
+    count(None)
+    return answer
 
 
 async def _answered(

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from api.staff.counts import StaffCounts
 from config.settings import Settings
 from market.accounts.tokens import Tokens
 from market.bandwidth.leases import Leases
@@ -261,6 +262,7 @@ def _daemon(
     if trade is not None:
         tunnels = None if port is None else port.tunnels
         app_port = app_port_of(settings, listeners, trade.market, tunnels)
+    staff_counts = StaffCounts()
     sources = Sources(
         gateway,
         meter,
@@ -273,6 +275,7 @@ def _daemon(
         apps=None if app_port is None else app_port.server,
         exits=None if port is None else port.listener,
         tunnels=None if port is None else port.tunnels,
+        staff=None if listeners.staff is None else staff_counts,
     )
     metrics = Metrics(sources, role)
     if trade is not None:
@@ -286,7 +289,7 @@ def _daemon(
             readiness,
             (resolver, policy),
             bounds,
-            staff_port_of(settings, listeners, trade.market, key),
+            staff_port_of(settings, listeners, trade.market, key, staff_counts),
         )
     return Daemon(
         settings,

@@ -14,6 +14,7 @@ from api.reverse.server import AppServer
 from api.routing.cookies import Cookies
 from api.server import Face, HttpServer
 from api.site.pages import PublicPages
+from api.staff.counts import StaffCounts
 from config.settings import Settings
 from config.site import alert_key
 from market.accounts.outbox import Outbox
@@ -279,9 +280,9 @@ def app_port_of(
 
 
 def staff_port_of(
-    settings: Settings, listeners: Listeners, market: Market, key: bytes
+    settings: Settings, listeners: Listeners, market: Market, key: bytes, counts: StaffCounts
 ) -> StaffPort | None:
-    """Return the port of the staff; None if the settings have none."""
+    """Return the port of the staff, which counts its requests; None if the settings have none."""
     if listeners.staff is None:
         return None
     # Here, so that a daemon without it does not wait for its routes.
@@ -308,6 +309,7 @@ def staff_port_of(
         limits=slices.staff_limits(settings, raise_descriptors()),
         version=__version__,
         base_url=settings.staff.public_url,
+        counts=counts,
     )
     return StaffPort(http, desk, listeners.staff, listeners.staff_tls)
 

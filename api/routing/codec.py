@@ -31,6 +31,12 @@ class Money(int):
     __slots__ = ()
 
 
+class Directed(Money):
+    """An amount as `Money`, beside a field `direction`, which is "add" or "take"."""
+
+    __slots__ = ()
+
+
 class Size(int):
     """A size in bytes; in JSON a number of GB (10^9 bytes)."""
 
@@ -43,7 +49,12 @@ class File(bytes):
     __slots__ = ()
 
 
-_DIGITS: dict[type[int], int] = {Money: MICRO_DIGITS, Size: BYTE_DIGITS}
+_DIGITS: dict[type[int], int] = {
+    Money: MICRO_DIGITS,
+    Directed: MICRO_DIGITS,
+    Size: BYTE_DIGITS,
+}
+NEGATIVE = 'Expected a number that is not negative; to take money, send "direction": "take"'
 
 
 class Decoder(Generic[_Body]):
@@ -140,8 +151,10 @@ def _number(kind: type[Any], value: object) -> object:
         raise ValueError(f"Expected a number, got {validation_messages.json_name(value)}")  # noqa: TRY004
     if isinstance(value, Decimal) and value.is_nan():
         raise ValueError("Expected a number with an exponent of fewer digits")
+    if kind is Directed and value < 0:
+        raise ValueError(NEGATIVE)
     counted = scaled(value, _DIGITS[kind])
     if counted == 0 and value != 0:
         least = Decimal((0, (1,), -_DIGITS[kind]))
-        raise ValueError(f"Expected {'0, or ' if kind is Money else ''}at least {least:f}")
+        raise ValueError(f"Expected {'' if kind is Size else '0, or '}at least {least:f}")
     return kind(counted)

@@ -39,9 +39,14 @@ def _pattern(path: str) -> re.Pattern[str]:
 
 
 class Router:
-    """A table of routes: fixed paths are looked up, paths with names are matched."""
+    """A table of routes: fixed paths are looked up, paths with names are matched.
 
-    def __init__(self, routes: Iterable[Route]) -> None:
+    Args:
+        listed_at: the path that lists the others, for clients of an unknown one.
+    """
+
+    def __init__(self, routes: Iterable[Route], listed_at: str) -> None:
+        self._listed_at = listed_at
         self._fixed: dict[str, dict[str, Route]] = {}
         patterns: dict[str, dict[str, Route]] = {}
         for route in routes:
@@ -72,4 +77,5 @@ class Router:
             match = pattern.fullmatch(path)
             if match is not None:
                 return methods, match.groupdict()
-        raise TransportError(Transport.NO_SUCH_PATH)
+        message = f"There is nothing at this path; {self._listed_at} lists the paths."
+        raise TransportError(Transport.NO_SUCH_PATH, message=message)

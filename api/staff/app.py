@@ -11,11 +11,12 @@ from api.http.prefer import Handling
 from api.routing.cookies import Cookies
 from api.routing.routes import StaffRoute
 from api.server import Face, HttpServer
+from api.staff.counts import StaffCounts
 from api.staff.jobs import JudgingRoutes
 from api.staff.logins import LoginRoutes
 from api.staff.members import MemberRoutes
 from api.staff.money import MoneyRoutes
-from api.staff.pages import served
+from api.staff.pages import DOCUMENT_PATH, served
 from api.staff.payments import StaffPaymentRoutes
 from api.staff.rescues import RescueRoutes
 from api.staff.site import SiteRoutes
@@ -56,6 +57,7 @@ def server(
     limits: ApiLimits,
     version: str,
     base_url: str,
+    counts: StaffCounts,
 ) -> HttpServer:
     """Return the server of the staff API.
 
@@ -68,6 +70,7 @@ def server(
         limits: bounds on clients.
         version: the program's.
         base_url: the address of the staff API, "" if it is unknown.
+        counts: takes the numbers of requests.
     """
     cookies = Cookies(is_secure=is_secure, lifetime_seconds=LIFETIME_SECONDS, name="staff")
     return HttpServer(
@@ -90,6 +93,8 @@ def server(
             pages=served,
             handling=Handling.STRICT,
             allowed=Allowed(allow),
+            listed_at=DOCUMENT_PATH,
+            count=counts.count,
         ),
     )
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from api.routing.codec import Money, money
+from api.routing.codec import Directed, Money, money
 from api.routing.listing import Limit, Listing, Page, Timestamp, timestamp
 from api.routing.routes import Call, Nothing, Reply, StaffRoute
 from api.staff.users import CHANGING, FINDING, ONE, Balance, TransactionItem
@@ -51,6 +51,7 @@ class CorrectionRequest(MoveRequest):
     With `leaves_debt` it takes earnings back: the part that is not there any more becomes a debt.
     """
 
+    amount: Directed
     direction: Literal["add", "take"]
     leaves_debt: bool = False
 

@@ -25,7 +25,7 @@ from market.base.user_fields import (
     email_key,
     username_key,
 )
-from market.events.catalogue import LoginNewNetwork, PasswordChanged
+from market.events.catalogue import AccountReopened, LoginNewNetwork, PasswordChanged, timestamp
 from market.events.context import Context
 from market.events.idempotency import Receipt
 from market.events.recording import record
@@ -647,6 +647,11 @@ async def _begin_login(
         raise MarketError(Code.INVALID_CREDENTIALS)
     await gate.log_in(tx, user.id, origin.papers, origin.network)
     reopened = await closures.take_back(tx, user.id)
+    if reopened:
+        closure = await closures.find(tx, user.id)
+        assert closure is not None  # noqa: S101 - it was changed just now
+        event = AccountReopened(timestamp(closure.closed_at))
+        await record(tx, context, user.id, event)
     await queries.insert_login(
         tx,
         session_id=claims.session_id,

@@ -17,8 +17,9 @@ from market.accounts.mail import account_closed
 from market.bandwidth.sessions import Bandwidth
 from market.base.errors import Code, MarketError
 from market.devices.devices import Revoked, revoke_device
-from market.events.catalogue import timestamp
+from market.events.catalogue import AccountClosed, timestamp
 from market.events.context import Context
+from market.events.recording import record
 from market.money.money import as_decimal
 from market.notify.webhooks import CLOSED, disable_all
 from market.recovery.made_by_keys import MadeByKeys
@@ -123,6 +124,7 @@ async def close_account(
     due_at = now + TAKE_BACK_SECONDS
     if not await closures.close(tx, user_id, waives=waives, now=now, due_at=due_at):
         raise MarketError(Code.ACCOUNT_CLOSED)
+    await record(tx, context, user_id, AccountClosed(timestamp(due_at)))
     await user_queries.end_logins(tx, user_id, but="", now=now)
     await device_codes.deny_approved(tx, user_id)
     await keys.end_all(tx, context, user_id)

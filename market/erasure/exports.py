@@ -43,6 +43,8 @@ PAUSE_SECONDS = 86_400  # between two requests of a user
 DOWNLOADS_MAX = 5
 AT_ONCE_MAX = 4  # that are made at the same time; a user has one export that is made or read
 FILES_MAX = 64  # that are made or read; each takes disk, whose reserve is the other bound
+RETRY_SECONDS = 10  # to make a usual export, or to read it
+BUSY = "Another download of an export is made or read; repeat this one after it."
 READ_SECONDS = 60.0  # to read a small file
 READ_BYTES_PER_SECOND = 128 * 1024  # a file has a second more for these bytes of it
 READ_THREADS = 2
@@ -145,7 +147,7 @@ class Exports:
         """
         held = self._making | self._reading
         if len(self._making) >= AT_ONCE_MAX or len(held) >= FILES_MAX or user_id in held:
-            raise MarketError(Code.TOO_BUSY)
+            raise MarketError(Code.TOO_BUSY, BUSY, retry_after_seconds=RETRY_SECONDS)
         self._making.add(user_id)
         try:
             return await self._made(user_id, export_id)

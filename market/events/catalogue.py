@@ -440,6 +440,18 @@ class AccountResumed(EventData, frozen=True):
     parts: list[str]
 
 
+class AccountClosed(EventData, frozen=True):
+    """The account is closed; a login opens it again, until it is erased after a time."""
+
+    erased_after: Timestamp
+
+
+class AccountReopened(EventData, frozen=True):
+    """A login has opened the account again, which was closed at a time."""
+
+    closed_at: Timestamp
+
+
 class DeviceCreated(EventData, frozen=True):
     """A worker token was made, by a login or by an API key."""
 
@@ -533,6 +545,8 @@ CATALOGUE: dict[str, type[EventData]] = {
     "password.changed": PasswordChanged,
     "account.suspended": AccountSuspended,
     "account.resumed": AccountResumed,
+    "account.closed": AccountClosed,
+    "account.reopened": AccountReopened,
     "webhook.created": WebhookCreated,
     "webhook.changed": WebhookChanged,
     "webhook.disabled": WebhookDisabled,

@@ -16,6 +16,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from api.reverse.server import AppServer
+from api.staff.counts import StaffCounts
 from market.dispatch.dispatch import Dispatch
 from market.files.artifacts import Traffic
 from market.logs.logs import Logs
@@ -40,6 +41,7 @@ from storage.engines.health import Health
 from storage.jobs.jobs import StateRow, by_state
 from storage.money.ledger import TotalRow, totals
 from storage.payments.watching import WaitingRow
+from storage.site.alerts import WorkRow
 from storage.trust.samples import OutcomeRow, by_outcome
 
 # Twice a second shows a loop that stalls for long or often, and costs nothing.
@@ -60,8 +62,8 @@ _logger = logging.getLogger("metrics")
 class Sources:
     """The parts that the numbers are read from; `way` is how the data path runs.
 
-    Without `market` this process has the proxy alone; `apps`, `exits` and `tunnels` are None where
-    apps are not reached and devices cannot attach.
+    Without `market` this process has the proxy alone; `apps`, `exits`, `tunnels` and `staff` are
+    None where apps are not reached, devices cannot attach, and there is no staff API.
     """
 
     gateway: Gateway
@@ -75,6 +77,7 @@ class Sources:
     apps: AppServer | None = None
     exits: ExitListener | None = None
     tunnels: DeviceTunnels | None = None
+    staff: StaffCounts | None = None
 
 
 class Metrics(Collector):
@@ -136,6 +139,9 @@ class Metrics(Collector):
         if self._sources.market is not None:
             yield from _upkeep(self.upkeep, self._sources.market.context.now())
             yield from _payments(self._sources.market, self.upkeep.looked.money)
+            yield _waiting(self.upkeep.looked.work)
+        if self._sources.staff is not None:
+            yield from _staff(self._sources.staff)
 
     async def watch_loop(self) -> NoReturn:
         """Measure how late the event loop is, until cancelled."""
@@ -360,6 +366,23 @@ def _upkeep(upkeep: Upkeep, now: int) -> Iterator[Metric]:
     yield audit
     words = "Rescues of operators that no other operator has acknowledged"
     yield _gauge("proxyd_staff_rescues", words, upkeep.looked.rescues)
+
+
+def _waiting(work: WorkRow) -> Metric:
+    numbers = work._asdict()
+    return _gauges("proxyd_staff_waiting", "Work that waits for the staff", "kind", numbers)
+
+
+def _staff(counts: StaffCounts) -> Iterator[Metric]:
+    """Return the numbers of requests to the staff API."""
+    requests = CounterMetricFamily(
+        "proxyd_staff_requests", "Requests to the staff API", labels=["operation", "result"]
+    )
+    for labels, number in sorted(counts.requests.items()):
+        requests.add_metric(labels, number)
+    yield requests
+    words = "Wrong passwords and codes at the staff API"
+    yield _count("proxyd_staff_failed_logins", words, counts.failed_logins)
 
 
 def _exits(listener: ExitListener) -> Iterator[Metric]:

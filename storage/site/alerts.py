@@ -42,6 +42,17 @@ class MovedRow(NamedTuple):
     taken: int
 
 
+class WorkRow(NamedTuple):
+    """Numbers of requests for a second person, complaints and disputes that wait."""
+
+    approvals: int
+    tickets: int
+    disputes: int
+
+
+NO_WORK = WorkRow(0, 0, 0)
+
+
 async def find(tx: Transaction, kind: str) -> AlertRow | None:
     """Return the newest e-mail of a kind."""
     return await tx.one(
@@ -134,6 +145,26 @@ async def newest_dispute(tx: Transaction) -> int | None:
         ORDER BY disputed_at DESC, job_id DESC LIMIT 1
         """,
     )
+
+
+async def waiting_work(tx: Transaction, now: int, *, most: int) -> WorkRow:
+    """Return the numbers of requests, tickets and disputes that wait, each up to a bound."""
+    row = await tx.one(
+        WorkRow,
+        """
+        SELECT
+            (SELECT COUNT(*) FROM (SELECT 1 FROM approvals
+                WHERE decision IS NULL AND expires_at > :now LIMIT :most) AS asked),
+            (SELECT COUNT(*) FROM (SELECT 1 FROM tickets
+                WHERE closed_at IS NULL AND due_at > 0 LIMIT :most) AS opened),
+            (SELECT COUNT(*) FROM (SELECT 1 FROM job_reviews
+                WHERE state = 'disputed' AND disputed_at >= 0 LIMIT :most) AS disputed)
+        """,
+        now=now,
+        most=most,
+    )
+    assert row is not None  # noqa: S101 - a row of sub-selects is always there
+    return row
 
 
 async def oldest_dispute(tx: Transaction) -> int | None:

@@ -99,7 +99,7 @@ async def open_ticket(
     Raises:
         MarketError: `not_permitted`, `invalid_field`, `too_many_tickets`.
     """
-    text = _text(complaint, "complaint")
+    text = _text(complaint, "complaint", "text")
     seconds = URGENT_SECONDS if category in URGENT else DUE_SECONDS
     new = NewTicket(author, category, _shown(facts), text, seconds)
     return await context.store.write(open_in, context, new)
@@ -209,7 +209,8 @@ async def move(context: Context, author: Author, number: int, state: State, note
     if state is State.CLOSED:
         raise MarketError(Code.INVALID_FIELD, "A ticket is closed with an outcome.")
     action = {State.LEGAL: Action.TICKET_LEGAL, State.ANSWERED: Action.TICKET_ANSWER}
-    text = _text(note, "answer" if state is State.ANSWERED else "note")
+    words = ("answer", "text") if state is State.ANSWERED else ("note", "reason")
+    text = _text(note, *words)
     return await _change(
         context, author, action.get(state, Action.TICKET_MOVE), number, text, state, None
     )
@@ -232,7 +233,7 @@ async def close(
     Raises:
         MarketError: `not_permitted`, `ticket_not_found`, `ticket_state`, `invalid_field`.
     """
-    text = _text(note, "note")
+    text = _text(note, "note", "reason")
     return await _change(context, author, Action.TICKET_CLOSE, number, text, State.CLOSED, outcome)
 
 
@@ -280,5 +281,5 @@ def _shown(facts: Facts) -> dict[str, str | int]:
     return {name: value for name in facts.__struct_fields__ if (value := getattr(facts, name))}
 
 
-def _text(body: str, field: str) -> Text:
-    return Text(TextKind.TICKET, checked_text(body, field, TEXT_MAX_CHARACTERS))
+def _text(body: str, name: str, field: str) -> Text:
+    return Text(TextKind.TICKET, checked_text(body, name, TEXT_MAX_CHARACTERS, field=field))

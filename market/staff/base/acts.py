@@ -75,20 +75,26 @@ def reason(text: str) -> Text:
     return Text(TextKind.REASON, checked_text(text, "reason", REASON_MAX_CHARACTERS))
 
 
-def checked_text(text: str, field: str, most: int) -> str:
+def checked_text(text: str, name: str, most: int, *, field: str = "") -> str:
     """Return a text without the spaces around it, if it is one that a log can show.
+
+    Args:
+        text: the text.
+        name: the text in words.
+        most: its characters at most.
+        field: the field of a request that has it, if that is not `name`.
 
     Raises:
         MarketError: `invalid_field`.
     """
-    text = text.strip()
+    text, field = text.strip(), field or name
     if not 1 <= len(text) <= most:
         raise MarketError(
-            Code.INVALID_FIELD, f"The {field} has 1 to {most} characters.", field=field
+            Code.INVALID_FIELD, f"The {name} has 1 to {most} characters.", field=field
         )
     if not all(each.isprintable() or each == "\n" for each in text):
         raise MarketError(
-            Code.INVALID_FIELD, f"The {field} has characters that cannot be shown.", field=field
+            Code.INVALID_FIELD, f"The {name} has characters that cannot be shown.", field=field
         )
     return text
 

@@ -66,9 +66,10 @@ SCOPES: Mapping[Action, StaffScope] = {
     Action.RULE_READ: StaffScope.ABUSE,
 }
 # Operations of a login that has proved the second factor within the last minutes: a login that was
-# left open, or was stolen, moves no money, and sells nothing cheaper. It neither makes, changes nor
-# locks out a member, nor makes a key, which would outlive the login, and publishes no text. No
-# rescue acknowledges another one.
+# left open, or was stolen, moves no money, sells nothing cheaper, and lifts no limit. It opens the
+# service to no new user, and confirms no identity for payouts. It neither makes, changes nor locks
+# out a member, nor makes a key, which would outlive the login, and publishes no text. No rescue
+# acknowledges another one.
 PROVED = frozenset(
     (
         Action.MONEY_DEPOSIT,
@@ -77,7 +78,10 @@ PROVED = frozenset(
         Action.PAYMENT_CREDIT,
         Action.PAYMENT_GIVE_UP,
         Action.DEBT_FORGIVE,
+        Action.USER_LIMIT,
         Action.USER_PRICE,
+        Action.USER_VERIFY,
+        Action.SITE_INVITE,
         Action.JOB_DECIDE,
         Action.APPROVAL_APPROVE,
         Action.APPROVAL_REFUSE,

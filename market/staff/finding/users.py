@@ -138,7 +138,7 @@ async def note(context: Context, author: Author, name: str, body: str) -> str:
     Raises:
         MarketError: `not_permitted`, `invalid_field`, `user_not_found`, `ambiguous`.
     """
-    text = Text(TextKind.NOTE, checked_text(body, "note", NOTE_MAX_CHARACTERS))
+    text = Text(TextKind.NOTE, checked_text(body, "note", NOTE_MAX_CHARACTERS, field="text"))
     user = await context.store.read(resolve, name)
 
     async def change(_: Transaction) -> tuple[str, Changes]:

@@ -16,12 +16,11 @@ from market.events.context import Context
 from market.money.money import as_decimal
 from storage.accounts import outbox as outbox_queries
 from storage.engines.store import Transaction
-from storage.jobs import reviews
 from storage.payments import watching
 from storage.payments.watching import NOTHING, WaitingRow
 from storage.payouts import batches
 from storage.site import alerts as queries
-from storage.site.alerts import AlertRow, MovedRow, UpkeepRow
+from storage.site.alerts import NO_WORK, AlertRow, MovedRow, UpkeepRow, WorkRow
 from storage.staff.base import log as log_queries
 from storage.staff.base.log import HeadRow
 from storage.staff.members import rescues
@@ -58,12 +57,13 @@ class Finding(Struct, frozen=True):
 
 
 class Looked(Struct, frozen=True):
-    """Newest backup and audit, open rescues, and money that waits, for the metrics."""
+    """Newest backup and audit, open rescues, money and work that wait, for the metrics."""
 
     backup: UpkeepRow | None
     audit: UpkeepRow | None
     rescues: int = 0
     money: WaitingRow = NOTHING
+    work: WorkRow = NO_WORK
 
 
 class HookBody(Struct, frozen=True, rename={"kind": "type"}):
@@ -129,6 +129,7 @@ class Alerts:
             await queries.upkeep(tx, AUDIT),
             len(waiting),
             await watching.waiting(tx, now),
+            await queries.waiting_work(tx, now, most=COUNTED_MAX + 1),
         )
         disputed, barred = await queries.newest_dispute(tx), await queries.newest_barred(tx)
         if disputed is not None:
@@ -200,7 +201,6 @@ class Alerts:
         head = await log_queries.find_head(tx)
         acts = await log_queries.shown(tx, limit=COUNTED_MAX + 1)
         count = sum(1 for each in acts if each.at >= now - DAY_SECONDS)
-        disputes = len(await reviews.disputed(tx, limit=COUNTED_MAX + 1))
         moved = await queries.moved(tx, now - DAY_SECONDS, limit=COUNTED_MAX)
         sent = [each for each in await queries.since(tx, now - DAY_SECONDS) if each.kind != SUMMARY]
         lines = [
@@ -208,7 +208,9 @@ class Alerts:
             "Keep this e-mail: a log that was rewritten later contradicts it.",
             "",
             f"Acts of the staff in 24 hours: {_count(count)}",
-            f"Disputes that wait for a decision: {_count(disputes)}",
+            f"Disputes that wait for a decision: {_count(looked.work.disputes)}",
+            f"Acts that wait for a second person: {_count(looked.work.approvals)}",
+            f"Open complaints: {_count(looked.work.tickets)}",
             (
                 f"Payments that are open: {looked.money.open_payments}; "
                 f"doubtful ones: {looked.money.doubtful_payments}; "

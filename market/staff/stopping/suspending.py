@@ -97,7 +97,8 @@ async def suspend(
         MarketError: `not_permitted`, `invalid_field`, `user_not_found`, `ambiguous`.
     """
     now = context.now()
-    text, shown = reason(why), checked_text(shown, "shown reason", REASON_MAX_CHARACTERS)
+    text = reason(why)
+    shown = checked_text(shown, "shown reason", REASON_MAX_CHARACTERS, field="shown")
     if not parts:
         raise MarketError(Code.INVALID_FIELD, "Name at least one part.", field="parts")
     if ends_at is not None and not now < ends_at <= now + LONGEST_SECONDS:

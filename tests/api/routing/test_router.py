@@ -30,7 +30,8 @@ ROUTER = Router(
         route("GET", "/api/users/{user}/jobs/{job}"),
         route("GET", "/files/{name}.json"),
         route("POST", "/only/post"),
-    ]
+    ],
+    "/docs",
 )
 
 
@@ -81,7 +82,7 @@ def test_head_is_answered_by_the_route_of_get(path: str) -> None:
 
 
 def test_a_route_of_its_own_for_head_is_not_overwritten() -> None:
-    router = Router([route("GET", "/a"), route("HEAD", "/a")])
+    router = Router([route("GET", "/a"), route("HEAD", "/a")], "/docs")
     assert router.find("HEAD", "/a")[0].summary == "HEAD /a"
 
 
@@ -155,5 +156,5 @@ def test_a_path_is_decoded_except_for_separators(raw: str, path: str) -> None:
 
 
 def test_without_routes_nothing_is_found() -> None:
-    with pytest.raises(TransportError):
-        Router([]).find("GET", "/")
+    with pytest.raises(TransportError, match="; /list lists the paths"):
+        Router([], "/list").find("GET", "/")

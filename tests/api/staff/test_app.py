@@ -139,6 +139,10 @@ async def test_the_public_api_has_no_path_of_the_staff(staff: StaffApi) -> None:
     token = await staff.token(Role.OPERATOR)
     answer = await staff.service.call("GET", f"{PREFIX}/me", token=token)
     assert (answer.status, answer.code) == (404, "no_such_path")
+    assert "; /docs lists the paths" in answer.body["error"]["message"]
+    answer = await staff.call("GET", "/nothing", token=token)
+    assert (answer.status, answer.code) == (404, "no_such_path")
+    assert "; /staff/openapi.json lists the paths" in answer.body["error"]["message"]
 
 
 async def raw(port: int, *headers: str) -> bytes:

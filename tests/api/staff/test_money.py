@@ -63,6 +63,9 @@ async def test_money_is_paid_in_refunded_corrected_and_listed(staff: StaffApi) -
     ):
         answer = await staff.call("POST", f"{path}/corrections", wrong, token=token)
         assert answer.status == 400, wrong
+    negative = await staff.call("POST", f"{path}/corrections", corrected(-1, "c"), token=token)
+    assert negative.field == "amount"
+    assert 'send "direction": "take"' in negative.body["error"]["message"]
     history = (await staff.call("GET", f"{path}/money?limit=2", token=token)).body
     assert history["balances"][0] == {"currency": "usd", "available": 12.08, "held": 0.0}
     assert [each["kind"] for each in history["transactions"]] == ["correction", "deposit_refund"]

@@ -35,6 +35,25 @@ async def test_a_ticket_is_opened_moved_answered_and_closed(staff: StaffApi) -> 
         assert missing.code == "ticket_not_found", number
 
 
+async def test_a_refusal_names_the_field_of_the_request(staff: StaffApi) -> None:
+    token = await staff.token(Role.OPERATOR)
+    person = await staff.service.person()
+    for path, body, field in (
+        ("/tickets", {"text": " "}, "text"),
+        ("/tickets/1/move", {"state": "contacted", "reason": " "}, "reason"),
+        ("/tickets/1/answer", {"text": " "}, "text"),
+        ("/tickets/1/close", {"outcome": "unfounded", "reason": " "}, "reason"),
+        (f"/users/{person.user_id}/notes", {"text": " "}, "text"),
+        (
+            f"/users/{person.user_id}/suspend",
+            {"parts": ["keys"], "shown": " ", "until": None, "reason": "a ticket"},
+            "shown",
+        ),
+    ):
+        answer = await staff.call("POST", path, body, token=token)
+        assert (answer.code, answer.field) == ("invalid_field", field), path
+
+
 async def test_a_look_up_needs_a_ticket_of_the_support_and_leaves_a_row(staff: StaffApi) -> None:
     support, operator = await staff.token(Role.SUPPORT), await staff.token(Role.OPERATOR)
     assert (await staff.call("POST", "/exit-use", FIGURES, token=support)).code == "not_permitted"

@@ -5,6 +5,7 @@ import json
 
 import pytest
 from support.market.books import available, refusal
+from support.market.events import said
 from support.market.jobs import device_of, wanted
 from support.market.leaving import tools
 from support.market.market import Market
@@ -17,6 +18,7 @@ from market.accounts.scopes import Scope
 from market.base.errors import Code, MarketError
 from market.erasure import erasing
 from market.erasure.closing import TAKE_BACK_SECONDS
+from market.events.catalogue import timestamp
 from market.money.money import GB, MICRO, Currency
 from market.staff.audit import audit_all
 from market.staff.base.roles import Machine
@@ -59,10 +61,14 @@ async def test_closing_ends_all_and_a_login_takes_it_back(market: Market) -> Non
     assert hook.disabled_reason == "closed"
     bought = market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
     assert await refusal(bought) is Code.ACCOUNT_CLOSED
+    erased_after = timestamp(market.clock.now + TAKE_BACK_SECONDS)
+    assert await said(market, user, "account.closed") == [{"erased_after": erased_after}]
     market.clock.now += TAKE_BACK_SECONDS - 1
     assert await market.leaving.erasures.erase_due() == 0
     again = await logged_in(market)
     assert await state_of(market, user) == "taken_back"
+    closed_at = timestamp(market.clock.now - TAKE_BACK_SECONDS + 1)
+    assert await said(market, user, "account.reopened") == [{"closed_at": closed_at}]
     market.clock.now += TAKE_BACK_SECONDS
     assert await market.leaving.erasures.erase_due() == 0
     again = await logged_in(market)

@@ -19,6 +19,7 @@ from market.erasure.exports import (
     DOWNLOADS_MAX,
     KEPT_SECONDS,
     PAUSE_SECONDS,
+    RETRY_SECONDS,
     ExportBounds,
     ExportPlace,
     Exports,
@@ -104,7 +105,9 @@ async def test_an_export_is_asked_for_once_a_day_and_downloaded_five_times(marke
     assert await refusal(exports.open(other, asked.id)) is Code.EXPORT_NOT_FOUND
     for _ in range(DOWNLOADS_MAX):
         content = await exports.open(user, asked.id)
-        assert await refusal(exports.open(user, asked.id)) is Code.TOO_BUSY
+        with pytest.raises(MarketError) as busy:
+            await exports.open(user, asked.id)
+        assert (busy.value.code, busy.value.retry_after_seconds) == (Code.TOO_BUSY, RETRY_SECONDS)
         content.close()
     assert await refusal(exports.open(user, asked.id)) is Code.EXPORT_NOT_FOUND
     market.clock.now += PAUSE_SECONDS

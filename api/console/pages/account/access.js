@@ -62,6 +62,8 @@ export const TYPES = [
   "password.changed",
   "account.suspended",
   "account.resumed",
+  "account.closed",
+  "account.reopened",
   "webhook.created",
   "webhook.changed",
   "webhook.disabled",

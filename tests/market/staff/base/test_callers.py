@@ -34,6 +34,10 @@ def test_no_key_touches_the_accounts_of_the_staff_approvals_or_texts() -> None:
     assert {each for each in SCOPES if each.value.startswith(apart)} == {Action.STAFF_SELF}
 
 
+def test_limits_invitations_and_identities_want_a_factor() -> None:
+    assert {Action.USER_LIMIT, Action.SITE_INVITE, Action.USER_VERIFY} <= PROVED
+
+
 def test_a_login_moves_money_only_with_a_factor_of_the_last_minutes() -> None:
     for action in PROVED:
         login = structs.replace(caller(Role.OPERATOR), scopes=None)

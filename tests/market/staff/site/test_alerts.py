@@ -9,7 +9,8 @@ from support.market.market import SEALING, Market
 from support.market.payment_rows import payment_row
 from support.market.payouts import payouts_in_each_state
 from support.market.staff import ROOT, acting, member
-from support.market.staff_money import LIMITS
+from support.market.staff_money import LIMITS, corrected
+from support.market.staff_money import NOTHING as NOTHING_ALONE
 
 from market.accounts.mail import Message, decoded
 from market.accounts.outbox import Outbox
@@ -19,11 +20,13 @@ from market.staff.abuse.tickets import Category, Facts
 from market.staff.base.roles import Role
 from market.staff.finding import users
 from market.staff.money import money
+from market.staff.money.approvals import WAITS_SECONDS
 from market.staff.site.alerts import HOOK_CHANNEL, Alerts, Finding
 from storage.engines.store import Transaction
 from storage.payments import payments as payment_queries
 from storage.payments.watching import NOTHING
 from storage.site import alerts as queries
+from storage.site.alerts import NO_WORK, WorkRow
 
 HOUR, DAY = 3_600, 86_400
 DISK = Finding("disk", "The disk has 3 % left.")
@@ -61,6 +64,21 @@ async def test_a_state_is_reported_once_in_six_hours(market: Market) -> None:
     market.clock.now += HOUR + 5
     await alerts.look([DISK])
     assert any(mail.subject == "Ada's: alert: disk" for mail in await sent(market))
+
+
+@pytest.mark.both_engines
+async def test_work_that_waits_for_the_staff_is_counted(market: Market) -> None:
+    alerts = made(market)
+    assert (await alerts.look([])).work == NO_WORK
+    worker, buyer = await market.person(), await market.person(credit="10")
+    job_id = await specified(market, buyer)
+    await market.jobs.complete(await on(market, job_id, worker), job_id, "done")
+    await market.reviews.dispute(buyer, job_id, "empty")
+    await tickets.open_ticket(market.context, ROOT, Category.SCAN, Facts(), "a scan")
+    await corrected(market, ROOT, worker, 1, limits=NOTHING_ALONE)
+    assert (await alerts.look([])).work == WorkRow(approvals=1, tickets=1, disputes=1)
+    market.clock.now += WAITS_SECONDS
+    assert (await alerts.look([])).work.approvals == 0
 
 
 @pytest.mark.both_engines
