@@ -535,6 +535,7 @@ ABOUT_SEVERAL = {
         "market/jobs/kinds/scripted.py and draws.py: work that has failed"
     ),
     "tests/market/jobs/test_kinds.py": "market/jobs/kinds/ and storage/jobs/kinds.py",
+    "tests/market/jobs/test_paid.py": "market/jobs/ by the event of each pay",
     "tests/market/money/test_ledger_invariants.py": "money, by any sequence of operations",
     "tests/market/payments/test_payments_invariants.py": (
         "the money of payments, by any order of events"
