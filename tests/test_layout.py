@@ -470,6 +470,7 @@ TESTED_IN = {
     "storage/payouts/batches.py": "tests/market/payouts/test_steps.py",
     "storage/payouts/methods.py": "tests/api/payouts/test_payouts.py",
     "storage/payouts/payouts.py": "tests/market/payouts/test_steps.py",
+    "storage/payouts/sources.py": "tests/market/payouts/test_sources.py",
     "storage/site/alerts.py": "tests/market/staff/site/test_alerts.py",
     "storage/site/invitations.py": "tests/market/site/test_gate.py",
     "storage/site/status.py": "tests/market/site/test_status.py",
@@ -492,7 +493,6 @@ TESTED_IN = {
     "storage/staff/money/judging.py": "tests/market/staff/money/test_judging.py",
     "storage/staff/money/money.py": "tests/market/staff/money/test_money.py",
     "storage/staff/money/money_writes.py": "tests/market/staff/money/test_money.py",
-    "storage/staff/money/paying.py": "tests/market/staff/money/test_paying.py",
     "storage/staff/stopping/suspending.py": "tests/market/staff/stopping/test_suspending.py",
     "storage/trust/samples.py": "tests/market/dispatch/test_samples.py",
     "storage/trust/trust.py": "tests/market/trust/test_trust.py",
@@ -536,6 +536,7 @@ ABOUT_SEVERAL = {
         "market/jobs/kinds/scripted.py and draws.py: work that has failed"
     ),
     "tests/market/jobs/test_kinds.py": "market/jobs/kinds/ and storage/jobs/kinds.py",
+    "tests/market/jobs/test_paid.py": "market/jobs/ by the event of each pay",
     "tests/market/money/test_ledger_invariants.py": "money, by any sequence of operations",
     "tests/market/payments/test_payments_invariants.py": (
         "the money of payments, by any order of events"
@@ -544,6 +545,9 @@ ABOUT_SEVERAL = {
         "the earned money of market/money/ledger.py, and the rules of market/payouts/rules.py"
     ),
     "tests/market/payouts/test_payout_invariants.py": "market/payouts/",
+    "tests/market/payouts/test_sources.py": (
+        "storage/payouts/sources.py as market/payouts/payouts.py and the staff use it"
+    ),
     "tests/market/staff/money/test_money_invariants.py": "market/staff/money/",
     "tests/proxyd/backups/test_site.py": (
         "the tables of market/site, of tickets and of halts through the same"

@@ -308,6 +308,14 @@ class JobDecided(EventData, frozen=True):
     reason: str
 
 
+class JobPaid(EventData, frozen=True):
+    """The pay for the work at a job, in this attempt, is available: the device's owner gets it."""
+
+    job_id: str
+    attempt: int
+    amount_credit: float
+
+
 class JobFailed(EventData, frozen=True):
     """A job has failed for good, for this `reason`."""
 
@@ -525,6 +533,7 @@ CATALOGUE: dict[str, type[EventData]] = {
     "job.accepted": JobAccepted,
     "job.requeued": JobRequeued,
     "job.completed": JobCompleted,
+    "job.paid": JobPaid,
     "job.failed": JobFailed,
     "job.cancelled": JobCancelled,
     "job.decided": JobDecided,

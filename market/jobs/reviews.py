@@ -19,7 +19,10 @@ from msgspec import Struct
 from market.base.errors import Code, MarketError
 from market.base.states import ReviewStatus
 from market.base.sweeping import Sweep
+from market.events.catalogue import JobPaid
+from market.events.catalogue import amount as shown
 from market.events.context import Context
+from market.events.recording import NewEvent, record_all
 from market.money import ledger
 from market.money.ledger import Movement, Payment, Transfer, TransferIds, TransferKind
 from market.money.money import Currency
@@ -71,6 +74,7 @@ class Reviews:
     """Decisions about the payment for finished jobs."""
 
     def __init__(self, context: Context) -> None:
+        self._context = context
         self._store = context.store
         self._new_id: Callable[[], str] = context.identifiers.new
         self._now = context.now
@@ -85,7 +89,8 @@ class Reviews:
             MarketError: `job_not_found`; `not_reviewable`, when it is not in review any more, or
                 never was.
         """
-        await self._store.write(_confirm, self._decision(ReviewStatus.CONFIRMED), user_id, job_id)
+        chosen = self._decision(ReviewStatus.CONFIRMED)
+        await self._store.write(_confirm, self._context, chosen, user_id, job_id)
 
     async def dispute(self, user_id: str, job_id: str, reason: str) -> None:
         """Stop the payment for a job until the operator decides.
@@ -115,7 +120,8 @@ class Reviews:
             return await self._store.read(queries.due, now=now, limit=limit)
 
         async def pay(job_id: str) -> None:
-            await self._store.write(_expire, self._decision(ReviewStatus.EXPIRED), job_id)
+            chosen = self._decision(ReviewStatus.EXPIRED)
+            await self._store.write(_expire, self._context, chosen, job_id)
 
         return await self._expiring.run(find, pay, most=EXPIRE_MAX_REVIEWS, now=now)
 
@@ -246,12 +252,14 @@ async def _of_buyer(tx: Transaction, user_id: str, job_id: str) -> list[ReviewRo
     return rows
 
 
-async def _confirm(tx: Transaction, chosen: Decision, user_id: str, job_id: str) -> None:
+async def _confirm(
+    tx: Transaction, context: Context, chosen: Decision, user_id: str, job_id: str
+) -> None:
     rows = await _of_buyer(tx, user_id, job_id)
     open_rows = [row for row in rows if row.state in (ReviewStatus.HELD, ReviewStatus.DISPUTED)]
     if not open_rows and not any(row.state == ReviewStatus.CONFIRMED for row in rows):
         raise MarketError(Code.NOT_REVIEWABLE)
-    await _resolve(tx, chosen, open_rows)
+    await record_all(tx, context, await _resolve(tx, chosen, open_rows))
 
 
 async def _dispute(tx: Transaction, user_id: str, job_id: str, *, reason: str, now: int) -> None:
@@ -261,14 +269,17 @@ async def _dispute(tx: Transaction, user_id: str, job_id: str, *, reason: str, n
         raise MarketError(Code.NOT_REVIEWABLE)
 
 
-async def _expire(tx: Transaction, chosen: Decision, job_id: str) -> None:
+async def _expire(tx: Transaction, context: Context, chosen: Decision, job_id: str) -> None:
     await tx.lock("jobs", [job_id])
     rows = await queries.of_job(tx, job_id)
     held = [row for row in rows if row.state == ReviewStatus.HELD]
-    await _resolve(tx, chosen, [row for row in held if row.review_until <= chosen.now])
+    over = [row for row in held if row.review_until <= chosen.now]
+    await record_all(tx, context, await _resolve(tx, chosen, over))
 
 
-async def decide_in(tx: Transaction, chosen: Decision, job_id: str) -> list[ReviewRow]:
+async def decide_in(
+    tx: Transaction, context: Context, chosen: Decision, job_id: str
+) -> list[ReviewRow]:
     """Decide a dispute within an act of the staff, and return its reviews as they were before.
 
     The same decision again changes nothing.
@@ -289,18 +300,27 @@ async def decide_in(tx: Transaction, chosen: Decision, job_id: str) -> list[Revi
         attempts = [row.attempt for row in disputed]
         for device_id in await attempt_queries.devices_of(tx, job_id, attempts):
             await trust.checked(tx, device_id, is_right=False)
-    await _resolve(tx, chosen, disputed)
+    await record_all(tx, context, await _resolve(tx, chosen, disputed))
     return disputed or decided
 
 
-async def _resolve(tx: Transaction, chosen: Decision, rows: Sequence[ReviewRow]) -> None:
-    """End reviews of one job that are open: pay the workers and the house, or the buyer."""
+async def _resolve(tx: Transaction, chosen: Decision, rows: Sequence[ReviewRow]) -> list[NewEvent]:
+    """End reviews of one job that are open: pay the workers and the house, or the buyer.
+
+    Returns:
+        The events of the workers who are paid.
+    """
     if not rows:
-        return
+        return []
     # Lock all accounts in one call: every caller locks accounts in the same order.
     await tx.lock("accounts", sorted({account for row in rows for account in _accounts_of(row)}))
+    events = []
     for row in rows:
-        await _resolve_one(tx, chosen, row)
+        amount = await _resolve_one(tx, chosen, row)
+        if amount:
+            event = JobPaid(row.job_id, row.attempt, shown(amount))
+            events.append(NewEvent(row.user_id, event, row.job_id))
+    return events
 
 
 def _accounts_of(review: ReviewRow) -> set[str]:
@@ -316,7 +336,8 @@ def _accounts_of(review: ReviewRow) -> set[str]:
     }
 
 
-async def _resolve_one(tx: Transaction, chosen: Decision, review: ReviewRow) -> None:
+async def _resolve_one(tx: Transaction, chosen: Decision, review: ReviewRow) -> int:
+    """End a review, and return the micro-credits that its worker is paid."""
     ReviewStatus(review.state).require_before(chosen.state)
     refunded = review.price * chosen.buyer_percent // 100
     withheld = review.earned - review.earned * (100 - chosen.buyer_percent) // 100
@@ -327,9 +348,9 @@ async def _resolve_one(tx: Transaction, chosen: Decision, review: ReviewRow) -> 
     currency = Currency(review.currency)
     kept, is_credit = ledger.review(currency), currency == Currency.CREDIT
     source = kept if is_credit else ledger.revenue(Currency.CREDIT)
-    paid = review.earned - withheld
-    part = paid if review.user_id != review.buyer_id else 0
-    payments = [Payment(ledger.available(review.user_id, Currency.CREDIT), paid, part)]
+    pay = review.earned - withheld
+    part = pay if review.user_id != review.buyer_id else 0
+    payments = [Payment(ledger.available(review.user_id, Currency.CREDIT), pay, part)]
     if chosen.state == ReviewStatus.REVERSED:
         # The worker's part goes back to where it came from.
         payments = [Payment(source, review.earned)]
@@ -364,3 +385,4 @@ async def _resolve_one(tx: Transaction, chosen: Decision, review: ReviewRow) -> 
         back = Movement(kept, ledger.available(review.buyer_id, currency), refunded)
         key = f"{hold_id}:{kind}"
         await ledger.post(tx, Transfer(new_id(), key, kind, hold_id, currency, (back,), chosen.now))
+    return 0 if chosen.state == ReviewStatus.REVERSED else pay

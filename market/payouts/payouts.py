@@ -27,10 +27,13 @@ from storage.engines.store import Transaction
 from storage.payouts import batches as batch_queries
 from storage.payouts import methods as method_queries
 from storage.payouts import payouts as queries
+from storage.payouts import sources as source_queries
 from storage.payouts.methods import MethodRow
 from storage.payouts.payouts import PayoutRow
 
 METHODS_MAX = 5
+# Buyers that are looked at before a payout is approved without a person.
+SOURCES_MAX = 100
 # A new method needs a login that is not older: a stolen session cookie alone adds none.
 _logger = logging.getLogger("payouts")
 
@@ -103,12 +106,15 @@ class Payouts:
         price = quote(self.terms, new.currency, new.amount)
         row = steps.drafted(self._context, user_id, new.method_id, price, self.terms)
         now = row.requested_at
-        is_automatic = row.usd <= self.terms.automatic
-        outcome = row
-        if is_automatic:
-            outcome = row._replace(state=PayoutStatus.APPROVED, decided_at=now)
 
         async def unit(tx: Transaction) -> PayoutRow:
+            is_automatic = row.usd <= self.terms.automatic
+            # A bonus that came back by a second account leaves by the hand of a person only.
+            if is_automatic and await source_queries.has_circular(tx, user_id, limit=SOURCES_MAX):
+                is_automatic = False
+            outcome = row
+            if is_automatic:
+                outcome = row._replace(state=PayoutStatus.APPROVED, decided_at=now)
             if receipt is not None:
                 await receipt.keep(tx, outcome)
             # The accounts come first: a purchase locks them, and then the user by its references.

@@ -28,6 +28,7 @@ class RejectReason(StrEnum):
     NAME_MISMATCH = "name_mismatch"
     IDENTITY_NEEDED = "identity_needed"
     EARNINGS_IN_DOUBT = "earnings_in_doubt"
+    CIRCULAR_EARNINGS = "circular_earnings"
     TERMS_BROKEN = "terms_broken"
     NOT_SUPPORTED = "not_supported"
 

@@ -78,13 +78,14 @@ from storage.events.events import EventRow
 from storage.exits import exits as exit_queries
 from storage.jobs import jobs as job_queries
 from storage.logs import logs
+from storage.money import debts as debt_queries
 from storage.money import ledger
 from storage.notify import webhooks
 from storage.payments import top_ups as top_up_queries
 from storage.payouts import batches as batch_queries
 from storage.payouts import payouts as payout_queries
+from storage.payouts import sources as source_queries
 from storage.site import alerts as alert_queries
-from storage.staff.money import paying as paying_queries
 
 MACHINE = Machine("root")
 SMALL, LARGE = 5_000, 50_000
@@ -630,9 +631,16 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "batches of a provider": lambda market, _: market.store.read(
         batch_queries.unsettled, "paypal", looked_before=1, limit=20
     ),
+    "circular earnings": lambda market, buyer: market.store.read(
+        source_queries.has_circular, buyer, limit=100
+    ),
+    "settled batches to look at": lambda market, _: market.store.read(
+        batch_queries.watched, "paypal", now=1, limit=20
+    ),
+    "debts that earnings pay": lambda market, _: market.store.read(debt_queries.debtors, limit=20),
     "doubtful batches": lambda market, _: market.store.read(batch_queries.doubtful, limit=20),
     "sources of earnings": lambda market, buyer: market.store.read(
-        paying_queries.sources, buyer, limit=20
+        source_queries.sources, buyer, limit=20
     ),
     "my sessions": lambda market, buyer: sessions(market, buyer, SessionStatus.ACTIVE),
     "all my sessions": lambda market, buyer: sessions(market, buyer, None),

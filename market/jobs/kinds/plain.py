@@ -16,8 +16,10 @@ from market.events.catalogue import (
     JobCancelled,
     JobCompleted,
     JobFailed,
+    JobPaid,
     JobRequeued,
 )
+from market.events.catalogue import amount as shown
 from market.events.recording import record
 from market.jobs import pay as job_pay
 from market.jobs.chances import has_failed
@@ -155,7 +157,16 @@ class Plain:
         Return the rows of copies that it cancels, because they are not needed any more.
         """
         await job_pay.settle(self.tx, self.frame.moment, self.job, pay)
+        if pay is not None and not pay.review_seconds:
+            await self._notify_paid(pay.worker, pay.earned)
         return ()
+
+    async def _notify_paid(self, worker: str, amount: int) -> None:
+        """Record that the pay of the present attempt is available."""
+        job = self.job
+        if amount:
+            event = JobPaid(job.id, job.attempts, shown(amount))
+            await record(self.tx, self.frame.context, worker, event, subject_id=job.id)
 
     # --- shared by all kinds ----------------------------------------------------------------
 

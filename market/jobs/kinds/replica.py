@@ -124,7 +124,7 @@ class Replica(Scripted):
 
     async def _pay_drawn(self, drawn: Drawn) -> None:
         if drawn.due is not None:
-            await draws.pay(self.tx, self.job, drawn.due, hold_of(self.job.id), self._how())
+            await self._pay_due(drawn.due, self._how())
 
     def _how(self) -> Drawing:
         return self._drawing(self.frame.terms.review_seconds(None))

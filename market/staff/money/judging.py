@@ -216,7 +216,7 @@ async def _carry_out(
         context.now(),
         percent if verdict.word == SPLIT else 0,
     )
-    await reviews.decide_in(tx, chosen, job_id)
+    await reviews.decide_in(tx, context, chosen, job_id)
     if new.amount:
         outcome = await approvals.record(
             tx, context, posting.author, new, act_id=job_id, approval_id=posting.approval_id

@@ -242,9 +242,8 @@ async def post(
     changes: Changes = {
         "transfer": (None, transfer.id),
         f"available_{new.currency}": (before, before + new.amount + owed),
+        **({f"debt_{new.currency}": (None, owed)} if owed else {}),
     }
-    if owed:
-        changes[f"debt_{new.currency}"] = (None, owed)
     return outcome, changes
 
 

@@ -44,12 +44,12 @@ from storage.engines.store import Transaction
 from storage.payouts import batches as batch_queries
 from storage.payouts import methods as method_queries
 from storage.payouts import payouts as queries
+from storage.payouts import sources as source_queries
 from storage.payouts.batches import BatchRow
 from storage.payouts.methods import MethodRow
 from storage.payouts.payouts import PayoutRow
+from storage.payouts.sources import SourceRow
 from storage.staff.base import staff as staff_queries
-from storage.staff.money import paying as paying_queries
-from storage.staff.money.paying import SourceRow
 
 # Bounds the transaction of an export.
 BATCH_MAX = 500
@@ -67,7 +67,8 @@ BY_FORMAT = {
 class Shown(Struct, frozen=True):
     """All that a decision about a payout is founded on.
 
-    `sources` are the buyers who paid for the user's newest work, the largest sum first.
+    `sources` are the buyers who paid for the user's newest work, the largest sum first. A circular
+    one may be the user, who paid with a bonus.
     """
 
     row: PayoutRow
@@ -155,7 +156,7 @@ async def show(context: Context, author: Author, payout_id: str, sealing: Sealin
             method=method,
             details=opened(sealing, method.sealed),
             earnings={each: await earnings_of(tx, row.user_id, each) for each in Currency},
-            sources=await paying_queries.sources(tx, row.user_id, limit=SOURCES_MAX),
+            sources=await source_queries.sources(tx, row.user_id, limit=SOURCES_MAX),
             is_verified=await queries.is_verified(tx, row.user_id),
         )
         return found, {}

@@ -60,6 +60,8 @@ async def test_money_is_paid_in_refunded_corrected_and_listed(staff: StaffApi) -
         corrected(-1, "c"),
         corrected(99, "c", "take"),
         moved(1, "c"),
+        {**corrected(1, "c", "take"), "leaves_debt": True},  # nothing was earned
+        {**corrected(1, "c"), "leaves_debt": True},
     ):
         answer = await staff.call("POST", f"{path}/corrections", wrong, token=token)
         assert answer.status == 400, wrong

@@ -210,7 +210,7 @@ async def test_a_job_notifies_its_buyer_of_its_life(market: Market) -> None:
     await market.jobs.complete(device, job_id, "done")
     await market.jobs.complete(device, job_id, "done")
     assert await jobs_of(market, buyer) == ["job.created", "job.accepted", "job.completed"]
-    assert await jobs_of(market, worker) == []
+    assert await jobs_of(market, worker) == ["job.paid"]
     [created] = await said(market, buyer, "job.created")
     assert created == {
         "job_id": job_id,

@@ -30,8 +30,8 @@ from storage.trust import samples as sample_queries
 from storage.trust.samples import SampleRow
 
 ROOT = Path(market_package.__file__).parent
-FILES_MAX = 14
-FILES_WITH_SAMPLES_MAX = 15  # the work also counts towards the next check of its device
+FILES_MAX = 15
+FILES_WITH_SAMPLES_MAX = 16  # the work also counts towards the next check of its device
 PARAMETERS_MAX = 6
 SPEC = Spec(Payload(script="print(1)"), Resources())
 PROBE = Template(ports=(Port("web", 8080),), ready=Ready(8080))

@@ -415,7 +415,7 @@ async def test_a_sweep_that_comes_too_late_for_a_review_leaves_it(market: Market
         chosen = reviews.decision(
             market.identifiers.new, ReviewStatus.EXPIRED, market.clock.seconds()
         )
-        await market.store.write(reviews._expire, chosen, job_id)
+        await market.store.write(reviews._expire, market.context, chosen, job_id)
         if state is not None:
             assert (await review_of(market, job_id)).state == state
     assert await audited(market)

@@ -9,4 +9,4 @@ from storage.jobs.reviews import ReviewRow
 async def decide_review(context: Context, job_id: str, state: ReviewStatus) -> list[ReviewRow]:
     """Decide a dispute, and return its reviews as they were before."""
     chosen = reviews.decision(context.identifiers.new, state, context.now())
-    return await context.store.write(reviews.decide_in, chosen, job_id)
+    return await context.store.write(reviews.decide_in, context, chosen, job_id)

@@ -42,6 +42,7 @@ export const TYPES = [
   "job.accepted",
   "job.requeued",
   "job.completed",
+  "job.paid",
   "job.failed",
   "job.cancelled",
   "job.decided",

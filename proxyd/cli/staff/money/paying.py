@@ -76,6 +76,9 @@ async def _show(desk: Desk, options: Namespace) -> Report:
                 "payments": each.payments,
                 "earned": as_decimal(each.earned),
                 "has_deposited": bool(each.has_deposited),
+                "has_bonus": bool(each.has_bonus),
+                "signs": " ".join(each.signs),
+                "circular": each.is_circular,
             }
             for each in found.sources
         ],

@@ -12,6 +12,7 @@ REASONS = (
     "name_mismatch",
     "identity_needed",
     "earnings_in_doubt",
+    "circular_earnings",
     "terms_broken",
     "not_supported",
 )

@@ -135,7 +135,8 @@ async def _approves_decision(side: Side) -> Any:
 async def _expires(side: Side) -> Any:
     later = side.market.clock.now + REVIEWED_SECONDS
     chosen = reviews.decision(side.market.identifiers.new, ReviewStatus.EXPIRED, later)
-    await side.market.store.write(reviews._expire, chosen, side.world.jobs["reviewed"])
+    context, job_id = side.market.context, side.world.jobs["reviewed"]
+    await side.market.store.write(reviews._expire, context, chosen, job_id)
 
 
 REVIEWS: Mapping[str, Action] = {

@@ -77,6 +77,10 @@ def test_a_payment_is_listed_shown_and_refunded_by_the_daemon(run: Run, database
     assert answer(run, ["payments", "show", doubtful])["payment"]["status"] == "paid"
     forgive = ["payments", "forgive", EMAIL, "1", "--reference", "f-1", *BECAUSE]
     refused(run(forgive), "The user owes 0.00 USD")
+    of_earnings = [*forgive, "--currency", "credit"]
+    refused(run(of_earnings), "The user owes 0.00 credits")
+    debt = ["money", "correct", EMAIL, "-1", "--currency", "credit", "--debt"]
+    refused(run([*debt, "--reference", "d-1", *BECAUSE]), "has earned 0.00 credit in all")
     over = ["payments", "refund", payment_id, "13", "--reference", "r-2", *BECAUSE]
     refused(run(over), "12.58 usd of this deposit")
     assert run(["ledger", "audit"]).returncode == 0
