@@ -27,7 +27,7 @@ SALT_BYTES = 16
 # Kinds of subjects.
 STAFF, USER, SEARCH = "staff", "user", "search"
 SESSION, KEY, DEVICE, JOB, TICKET = "session", "key", "device", "job", "ticket"
-PAYMENT = "payment"
+PAYMENT, CASE = "payment", "case"
 PAYOUT, BATCH = "payout", "payout_batch"
 
 _Result = TypeVar("_Result")
