@@ -13,6 +13,7 @@ from proxyd import __version__
 from proxyd.cli.parsing import Topics, add_amounts, add_config, commands_of, count, finish, text
 from proxyd.cli.staff import parsers as staff
 from proxyd.cli.staff.abuse import abuse_parsers
+from proxyd.cli.staff.cases import case_parsers
 from proxyd.cli.staff.money import money_parsers, paying_parsers
 from proxyd.cli.staff.site import site_parsers
 from proxyd.compiled import finder
@@ -42,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     site_parsers.add_topics(topics)
     money_parsers.add_topics(topics)
     paying_parsers.add_topics(topics)
+    case_parsers.add_topics(topics)
     abuse_parsers.add_topics(topics)
     topics.add("exits", "bar, show and pardon exit devices", _add_exits)
     topics.add("jobs", "disputed jobs, and the end of a job", _add_jobs)

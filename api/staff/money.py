@@ -14,6 +14,7 @@ from api.staff.words import PREFIX, Reason, ReasonRequest, author, items, moment
 from market.base.errors import Code
 from market.money.money import Currency
 from market.staff.base.roles import Action
+from market.staff.cases.cases import Cases
 from market.staff.desk import StaffDesk
 from market.staff.finding.tables import TABLES
 from market.staff.money import approvals, deposits, limits, second_person
@@ -178,6 +179,7 @@ class MoneyRoutes:
         self._context = desk.context
         self._limits = desk.terms.limits
         self._prices = desk.terms.prices
+        self._posters = Cases(desk.context, desk.letters).posters
 
     def table(self) -> list[StaffRoute]:
         """Return the declarations."""
@@ -424,7 +426,9 @@ class MoneyRoutes:
         """Approve a request."""
         by, request = author(call, outcome_reply), call.path["approval"]
         return outcome_reply(
-            await second_person.approve(self._context, by, request, call.body.reason)
+            await second_person.approve(
+                self._context, by, request, call.body.reason, posters=self._posters
+            )
         )
 
     async def refuse(self, call: Call[ReasonRequest, Any]) -> RefusedReply:

@@ -119,6 +119,15 @@ def account_resumed(to: str, app_url: str, parts: str) -> Message:
     )
 
 
+def case_decided(to: str, app_url: str, words: str, reason: str) -> Message:
+    """Return the e-mail about a decision of the staff; `words` name the decision."""
+    return Message(
+        to,
+        "A decision about your account",
+        f"{words}\n\nThe reason: {reason}\n\n{app_url}/console\n",
+    )
+
+
 def account_closed(to: str, app_url: str, until: str) -> Message:
     """Return the e-mail about an account that was closed."""
     return Message(

@@ -416,6 +416,8 @@ class Code(Enum):
         Kind.INVALID,
         "The payment is not doubtful, or was decided before.",
     )
+    CASE_NOT_FOUND = "case_not_found", Kind.NOT_FOUND, "There is no such case."
+    CASE_DECIDED = "case_decided", Kind.INVALID, "The case was decided before; a decision is final."
     DEBT_TOO_SMALL = "debt_too_small", Kind.INVALID, "The user owes less than this amount."
     TOP_UPS_NOT_OFFERED = (
         "top_ups_not_offered",

@@ -133,7 +133,12 @@ TRANSITIONS: dict[type[Status], dict[Status, frozenset[Status]]] = {
             }
         ),
         ReviewStatus.DISPUTED: frozenset(
-            {ReviewStatus.CONFIRMED, ReviewStatus.UPHELD, ReviewStatus.REVERSED}
+            {
+                ReviewStatus.CONFIRMED,
+                ReviewStatus.UPHELD,
+                ReviewStatus.REVERSED,
+                ReviewStatus.HELD,  # the failed sample behind it was void
+            }
         ),
         ReviewStatus.CONFIRMED: frozenset(),
         ReviewStatus.EXPIRED: frozenset(),

@@ -389,6 +389,19 @@ class GoodnessRewarded(EventData, frozen=True):
     amount_credit: float
 
 
+class CaseDecided(EventData, frozen=True):
+    """The staff has decided about a failed check of a device, or a reward, for this `reason`.
+
+    An `upheld` failure or reward stays. Of a `voided` failure the loss is given back; the amount of
+    a `voided` reward is taken back.
+    """
+
+    case_id: str
+    kind: Literal["canary", "sample", "reward"]
+    decision: Literal["upheld", "voided"]
+    reason: str
+
+
 class KeyCreated(EventData, frozen=True):
     """An API key was made; a key without `expires_at` never expires."""
 
@@ -546,6 +559,7 @@ CATALOGUE: dict[str, type[EventData]] = {
     "device.revoked": DeviceRevoked,
     "referral.earned": ReferralEarned,
     "goodness.rewarded": GoodnessRewarded,
+    "case.decided": CaseDecided,
     "key.created": KeyCreated,
     "key.revoked": KeyRevoked,
     "key.expiring": KeyExpiring,

@@ -24,6 +24,20 @@ CHECK_PARTS: Final = 16
 WRONG_PARTS: Final = 2
 
 
+class Loss(Struct, frozen=True):
+    """Loss of a reputation by a wrong result.
+
+    Attributes:
+        correctness: the part that was lost, in millionths.
+        streak: the number of right checks in a row before it.
+        checks: the number of checks up to the wrong one.
+    """
+
+    correctness: int
+    streak: int
+    checks: int
+
+
 class Reputation(Struct, frozen=True):
     """Record of a device, or of all devices of an owner; shares in millionths.
 
@@ -59,6 +73,24 @@ class Reputation(Struct, frozen=True):
             correctness=_moved(self.correctness, is_right, parts),
             checks=self.checks + 1,
             streak=self.streak + 1 if is_right else 0,
+        )
+
+    def loss_to(self, after: "Reputation") -> Loss:
+        """Return what a wrong result has taken; `after` is the reputation after its check."""
+        return Loss(self.correctness - after.correctness, self.streak, after.checks)
+
+    def without(self, loss: Loss) -> "Reputation":
+        """Return the reputation without a wrong check, which was none.
+
+        The lost part comes back, up to the whole. Right checks since then count on from the row
+        that the wrong one ended, unless there was another wrong one.
+        """
+        is_unbroken = self.checks - loss.checks == self.streak
+        return replace(
+            self,
+            correctness=min(WHOLE, self.correctness + loss.correctness),
+            checks=max(0, self.checks - 1),
+            streak=self.streak + loss.streak if is_unbroken else self.streak,
         )
 
 

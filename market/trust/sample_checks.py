@@ -10,11 +10,11 @@ import math
 import secrets
 
 from market.trust import trust
-from market.trust.reputation import NEW
+from market.trust.reputation import NEW, Loss
 from storage.engines.store import Transaction
 from storage.jobs.jobs import JobRow
 from storage.trust import samples as queries
-from storage.trust.samples import SampleRow
+from storage.trust.samples import LossRow, SampleRow, WrongRow
 
 RIGHT, WRONG, NONE = "right", "wrong", "none"
 # Up to this number of right results, a device gets a sample after every second job on average. A
@@ -75,11 +75,42 @@ async def judge(tx: Transaction, sample: SampleRow, result: str, *, now: int) ->
     else:
         frozen = await queries.held_reviews(tx, device_id, limit=FREEZE_MAX_JOBS)
         await tx.lock("jobs", frozen)
-        await trust.checked(tx, device_id, is_right=False)
+        losses = await trust.checked(tx, device_id, is_right=False)
+        await queries.insert_losses(
+            tx,
+            [
+                LossRow(sample.job_id, each, loss.correctness, loss.streak, loss.checks)
+                for each, loss in losses.items()
+            ],
+        )
         await queries.freeze(tx, device_id, frozen, reason=FROZEN, now=now)
         await begin_turn(tx, device_id)
     await queries.end(tx, sample.job_id, RIGHT if is_right else WRONG)
     return is_right
+
+
+async def void(tx: Transaction, sample: WrongRow, *, now: int) -> list[str]:
+    """Give back what a wrong result took: the reputation, and the payments in review.
+
+    Payments that were decided meanwhile stay so. Return the jobs whose reviews go on.
+
+    Args:
+        tx: the transaction; no account is locked before this.
+        sample: the sample, whose outcome stays.
+        now: UTC seconds.
+    """
+    losses = await queries.losses(tx, sample.job_id)
+    frozen = await queries.frozen_reviews(
+        tx, sample.device_id, reason=FROZEN, at=sample.failed_at, limit=FREEZE_MAX_JOBS
+    )
+    await tx.lock("jobs", frozen)
+    await trust.give_back(
+        tx, {row.reputation_id: Loss(row.correctness, row.streak, row.checks) for row in losses}
+    )
+    await queries.unfreeze(
+        tx, sample.device_id, frozen, reason=FROZEN, at=sample.failed_at, now=now
+    )
+    return frozen
 
 
 async def unproven(tx: Transaction, sample: SampleRow) -> None:

@@ -5,10 +5,10 @@ owner's value. Free jobs do not count, and neither do an owner's own jobs. Event
 and one owner count a few times a day. So a faked reputation costs fees and time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from market.attempts.attempts import FailureKind
-from market.trust.reputation import NEW, Reputation, is_good, of_device
+from market.trust.reputation import NEW, Loss, Reputation, is_good, of_device
 from storage.attempts import attempts as attempt_queries
 from storage.engines.store import Transaction
 from storage.jobs.jobs import JobRow
@@ -83,8 +83,10 @@ async def lock(tx: Transaction, device_id: str) -> None:
     await tx.lock("reputations", sorted((device_id, owners[device_id])))
 
 
-async def checked(tx: Transaction, device_id: str, *, is_right: bool) -> None:
+async def checked(tx: Transaction, device_id: str, *, is_right: bool) -> dict[str, Loss]:
     """Count a result of a device after its comparison with the right result.
+
+    Return the losses of the device and of its owner by it, by identifier.
 
     Args:
         tx: the transaction. Where it checks several devices, it takes them in the order of their
@@ -93,9 +95,25 @@ async def checked(tx: Transaction, device_id: str, *, is_right: bool) -> None:
         is_right: whether the result is right.
     """
     owners = await queries.owners(tx, [device_id])
-    await _change(
+    return await _change(
         tx, device_id, owners[device_id], lambda before: before.after_check(is_right=is_right)
     )
+
+
+async def give_back(tx: Transaction, losses: Mapping[str, Loss]) -> dict[str, Reputation]:
+    """Take a wrong check back. Return the reputations without its loss, by identifier.
+
+    A reputation that was erased meanwhile stays so. No account is locked before this.
+    """
+    await tx.lock("reputations", sorted(losses))
+    after = {}
+    rows = await queries.find(tx, [*losses])
+    for row in rows.values():
+        before = _reputation(row)
+        assert before is not None  # noqa: S101 - the row is there
+        after[row.id] = before.without(losses[row.id])
+    await queries.write(tx, [_row(key, rows[key].kind, each) for key, each in after.items()])
+    return after
 
 
 async def compared(
@@ -127,23 +145,29 @@ async def of_devices(tx: Transaction, device_ids: Sequence[str]) -> dict[str, Re
 
 async def _change(
     tx: Transaction, device_id: str, owner_id: str, change: Callable[[Reputation], Reputation]
-) -> None:
-    """Change the reputations of a device and of its owner."""
+) -> dict[str, Loss]:
+    """Change the reputations of a device and of its owner. Return the loss of each."""
     ids = sorted((device_id, owner_id))
-    rows = await queries.find(tx, ids)
-    if len(rows) < len(ids):
-        owner = _reputation(rows.get(owner_id)) or NEW
-        device = of_device(None, owner)
-        await queries.add(tx, [_row(owner_id, "owner", owner), _row(device_id, "device", device)])
-    # Again, for the rows that were added just now, by any transaction.
     await tx.lock("reputations", ids)
     rows = await queries.find(tx, ids)
-    after = []
+    if len(rows) < len(ids):
+        # A new device begins at its owner's value, which is locked before it is read. Any
+        # transaction may have added the rows just now.
+        await queries.add(tx, [_row(owner_id, "owner", NEW)])
+        await tx.lock("reputations", [owner_id])
+        owner = _reputation((await queries.find(tx, [owner_id]))[owner_id])
+        await queries.add(tx, [_row(device_id, "device", of_device(None, owner))])
+        await tx.lock("reputations", ids)
+        rows = await queries.find(tx, ids)
+    after, losses = [], {}
     for row in rows.values():
         before = _reputation(row)
         assert before is not None  # noqa: S101 - the row is there
-        after.append(_row(row.id, row.kind, change(before)))
+        changed = change(before)
+        losses[row.id] = before.loss_to(changed)
+        after.append(_row(row.id, row.kind, changed))
     await queries.write(tx, after)
+    return losses
 
 
 def _reputation(row: ReputationRow | None) -> Reputation | None:

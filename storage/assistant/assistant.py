@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from storage.engines.paging import NEWEST_FIRST, behind
 from storage.engines.store import Transaction, insert_row
 from storage.money.ledger import DifferenceRow, differences
 
@@ -49,6 +50,9 @@ class PrintRow(NamedTuple):
     detail: int
 
 
+_REWARD = f"SELECT {', '.join(RewardRow._fields)} FROM goodness_rewards"
+
+
 async def paid_on(tx: Transaction, *, day: int, user_id: str) -> PaidRow:
     """Return the sums paid on a day, to one user and to all."""
     paid = await tx.one(
@@ -70,13 +74,29 @@ async def rewards_of(tx: Transaction, user_id: str, *, limit: int) -> list[Rewar
     """Return the rewards of a user for photos, newest first."""
     return await tx.all(
         RewardRow,
-        """
-        SELECT id, user_id, day, category, confidence, model, amount, file_hash, created_at
-        FROM goodness_rewards WHERE user_id = :user_id ORDER BY id DESC LIMIT :limit
-        """,
+        f"{_REWARD} WHERE user_id = :user_id ORDER BY id DESC LIMIT :limit",
         user_id=user_id,
         limit=limit,
     )
+
+
+async def rewards_page(
+    tx: Transaction, *, user_id: str, before: str, limit: int
+) -> list[RewardRow]:
+    """Return the rewards before one, of a user or of all ("") users, newest first."""
+    of_user = "user_id = :user_id AND " if user_id else ""
+    return await tx.all(
+        RewardRow,
+        f"{_REWARD} WHERE {of_user}id < :before ORDER BY id {NEWEST_FIRST} LIMIT :limit",
+        before=behind(before),
+        limit=limit,
+        **({"user_id": user_id} if user_id else {}),
+    )
+
+
+async def find_reward(tx: Transaction, reward_id: str) -> RewardRow | None:
+    """Return a reward."""
+    return await tx.one(RewardRow, f"{_REWARD} WHERE id = :id", id=reward_id)
 
 
 async def reward_of_file(tx: Transaction, file_hash: str) -> PayeeRow | None:

@@ -49,6 +49,7 @@ _LETTERS = """channel IN ('mail', 'forgotten password') AND (
         JOIN (SELECT 'pending' AS status UNION SELECT 'done' UNION SELECT 'void') AS s ON 1 = 1
         WHERE r.user_id = :user
     )
+    OR item_key IN (SELECT 'case decided:' || subject_id FROM case_decisions WHERE user_id = :user)
     OR item_key IN ('top-up:' || :user, 'card:' || :user)
     OR item_key IN (SELECT 'payout-method:' || id FROM payout_methods WHERE user_id = :user)
     OR item_key IN (
@@ -636,6 +637,20 @@ _OF_USERS: Mapping[str, Rows] = {
         numbers="price is_first created_at",
         kept={"answer": "the answer that the service expects to a task of its own"},
         exported=None,
+    ),
+    "sample_losses": rows(
+        "job_id IN (SELECT job_id FROM job_samples WHERE owner_id = :user)",
+        "job_id reputation_id",
+        ids="job_id reputation_id",
+        numbers="correctness streak checks",
+        exported=None,
+    ),
+    "case_decisions": rows(
+        _OWN,
+        "kind subject_id",
+        ids="subject_id user_id",
+        enums="kind decision",
+        numbers="decided_at",
     ),
     "referrals": rows(
         _either("referrals", "user_id", _OWN, "referrer_id = :user"),

@@ -98,6 +98,18 @@ class FindingRow(NamedTuple):
     pardoned_at: int | None
 
 
+class OwnedFindingRow(NamedTuple):
+    """A finding as in `FindingRow`, and the owner of its device."""
+
+    id: str
+    device_id: str
+    kind: str
+    evidence: str
+    found_at: int
+    pardoned_at: int | None
+    user_id: str
+
+
 class BarredRow(NamedTuple):
     """Barred device: its owner, the time since when (UTC seconds), and the finding."""
 
@@ -258,6 +270,10 @@ class CountryRow(NamedTuple):
 _OWN = ", ".join(f"e.{name}" for name in ExitRow._fields[:-1])
 _EXIT = f"""
     SELECT {_OWN}, d.revoked_at FROM exits AS e JOIN devices AS d ON d.id = e.device_id
+"""
+_FINDING = """
+    SELECT f.id, f.device_id, f.kind, f.evidence, f.found_at, f.pardoned_at, e.user_id
+    FROM exit_canaries AS f JOIN exits AS e ON e.device_id = f.device_id
 """
 _LIMITS = ", ".join(f"{name} = :{name}" for name in LimitsRow._fields)
 
@@ -424,6 +440,31 @@ async def findings(tx: Transaction, device_id: str) -> list[FindingRow]:
         """,
         device_id=device_id,
     )
+
+
+async def findings_page(tx: Transaction, *, before: str, limit: int) -> list[OwnedFindingRow]:
+    """Return the findings about all devices before one, newest first."""
+    return await tx.all(
+        OwnedFindingRow,
+        f"{_FINDING} WHERE f.id < :before ORDER BY f.id {NEWEST_FIRST} LIMIT :limit",
+        before=behind(before),
+        limit=limit,
+    )
+
+
+async def find_finding(tx: Transaction, finding_id: str) -> OwnedFindingRow | None:
+    """Return a finding with the owner of its device."""
+    return await tx.one(OwnedFindingRow, f"{_FINDING} WHERE f.id = :id", id=finding_id)
+
+
+async def pardon_finding(tx: Transaction, finding_id: str, now: int) -> bool:
+    """Mark a finding as pardoned; False when it was before."""
+    changed = await tx.run(
+        "UPDATE exit_canaries SET pardoned_at = :now WHERE id = :id AND pardoned_at IS NULL",
+        id=finding_id,
+        now=now,
+    )
+    return changed == 1
 
 
 async def pardon_findings(tx: Transaction, device_id: str, now: int) -> None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from storage.engines.paging import NEWEST_FIRST, behind
 from storage.engines.store import Transaction, insert_row
 from storage.money.ledger import DifferenceRow
 
@@ -26,6 +27,40 @@ class SampleRow(NamedTuple):
     outcome: str | None = None
 
 
+class LossRow(NamedTuple):
+    """Loss of the reputation of a device, or of its owner, by a wrong result of a sample.
+
+    `correctness` is in millionths, `streak` the right checks in a row before, and `checks` the
+    checks up to it.
+    """
+
+    job_id: str
+    reputation_id: str
+    correctness: int
+    streak: int
+    checks: int
+
+
+class WrongRow(NamedTuple):
+    """A sample with a wrong result: price in micro-credits, `failed_at` in UTC seconds."""
+
+    job_id: str
+    device_id: str
+    owner_id: str
+    answer: str
+    result: str | None
+    price: int
+    failed_at: int
+
+
+class EndedRow(NamedTuple):
+    """A sample that a device has ended, at a time (UTC seconds)."""
+
+    job_id: str
+    outcome: str
+    ended_at: int | None
+
+
 class ShownRow(NamedTuple):
     """Buyer of a sample, as devices see it."""
 
@@ -41,6 +76,13 @@ class OutcomeRow(NamedTuple):
 
 
 _COLUMNS = ", ".join(SampleRow._fields)
+# `finished_at` is set: the result that is wrong ends the job.
+_WRONG = """
+    SELECT s.job_id, s.device_id, s.owner_id, s.answer, j.result, s.price,
+        COALESCE(j.finished_at, 0)
+    FROM job_samples AS s JOIN jobs AS j ON j.id = s.job_id
+    WHERE s.outcome = 'wrong'
+"""
 
 
 async def insert(tx: Transaction, sample: SampleRow) -> None:
@@ -52,6 +94,54 @@ async def find(tx: Transaction, job_id: str) -> SampleRow | None:
     """Return a sample; None for any other job."""
     return await tx.one(
         SampleRow, f"SELECT {_COLUMNS} FROM job_samples WHERE job_id = :job_id", job_id=job_id
+    )
+
+
+async def wrong_page(tx: Transaction, *, before: str, limit: int) -> list[WrongRow]:
+    """Return the samples with a wrong result before one, newest first."""
+    return await tx.all(
+        WrongRow,
+        f"{_WRONG} AND s.job_id < :before ORDER BY s.job_id {NEWEST_FIRST} LIMIT :limit",
+        before=behind(before),
+        limit=limit,
+    )
+
+
+async def find_wrong(tx: Transaction, job_id: str) -> WrongRow | None:
+    """Return a sample with a wrong result; None for any other job."""
+    return await tx.one(WrongRow, f"{_WRONG} AND s.job_id = :job_id", job_id=job_id)
+
+
+async def ended_on(tx: Transaction, device_id: str, *, limit: int) -> list[EndedRow]:
+    """Return the newest samples that a device has ended."""
+    return await tx.all(
+        EndedRow,
+        f"""
+        SELECT s.job_id, s.outcome, a.ended_at FROM job_attempts AS a
+        JOIN job_samples AS s ON s.job_id = a.job_id
+        WHERE a.device_id = :device_id AND s.outcome IS NOT NULL
+        ORDER BY a.job_id {NEWEST_FIRST} LIMIT :limit
+        """,
+        device_id=device_id,
+        limit=limit,
+    )
+
+
+async def insert_losses(tx: Transaction, rows: Sequence[LossRow]) -> None:
+    """Record what a wrong result has taken."""
+    for row in rows:
+        await insert_row(tx, "sample_losses", **row._asdict())
+
+
+async def losses(tx: Transaction, job_id: str) -> list[LossRow]:
+    """Return what the wrong result of a sample has taken."""
+    return await tx.all(
+        LossRow,
+        """
+        SELECT job_id, reputation_id, correctness, streak, checks FROM sample_losses
+        WHERE job_id = :job_id ORDER BY reputation_id
+        """,
+        job_id=job_id,
     )
 
 
@@ -216,6 +306,53 @@ async def freeze(
         asked=json.dumps([{"id": job_id} for job_id in job_ids]),
         device_id=device_id,
         reason=reason,
+        now=now,
+    )
+
+
+async def frozen_reviews(
+    tx: Transaction, device_id: str, *, reason: str, at: int, limit: int
+) -> list[str]:
+    """Return the jobs of a device whose pay `freeze` disputed at a time, if it is disputed."""
+    return await tx.all(
+        str,
+        """
+        SELECT DISTINCT r.job_id FROM job_reviews AS r
+        JOIN job_attempts AS a ON a.job_id = r.job_id AND a.attempt = r.attempt
+        WHERE r.state = 'disputed' AND r.disputed_at = :at AND r.reason = :reason
+            AND a.device_id = :device_id
+        ORDER BY r.job_id
+        LIMIT :limit
+        """,
+        device_id=device_id,
+        reason=reason,
+        at=at,
+        limit=limit,
+    )
+
+
+async def unfreeze(
+    tx: Transaction, device_id: str, job_ids: Sequence[str], *, reason: str, at: int, now: int
+) -> None:
+    """Let the reviews go on that `freeze` has disputed; the caller has locked their jobs.
+
+    Each review ends later, by the duration of its dispute.
+    """
+    await tx.run(
+        f"""
+        UPDATE job_reviews SET state = 'held', reason = NULL, disputed_at = NULL,
+            review_until = review_until + :now - :at
+        WHERE state = 'disputed' AND disputed_at = :at AND reason = :reason
+            AND job_id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
+            AND EXISTS (
+                SELECT 1 FROM job_attempts AS a WHERE a.job_id = job_reviews.job_id
+                    AND a.attempt = job_reviews.attempt AND a.device_id = :device_id
+            )
+        """,
+        asked=json.dumps([{"id": job_id} for job_id in job_ids]),
+        device_id=device_id,
+        reason=reason,
+        at=at,
         now=now,
     )
 

@@ -2,6 +2,7 @@
 // of their own. No string is read as HTML.
 
 import { el, replace } from "./dom.js";
+import { caseCells, casePage, casesPage, openCases } from "./staff_cases.js";
 import { disputeCells, jobPage } from "./staff_jobs.js";
 import { approvalCells, approvalsPage, moneyPage } from "./staff_money.js";
 import { actButton, ask, at, authorOf, card, count, cut, done, form, heading, link, logTable, may, moment, ofUser, state, table } from "./staff_parts.js";
@@ -93,7 +94,7 @@ async function userPage(name) {
       ` · identity ${user.identity_checked ? "checked" : "not checked"}`),
     closing(user.closure),
     el("p", {}, page.balances.map((each) => `${each.available} ${each.currency} + ${each.held} held`).join(" · "), " · ",
-      link(`/money/${at(user.id)}`, "Money")),
+      link(`/money/${at(user.id)}`, "Money"), may("case.view") && [" · ", link(`/cases/reward/${at(user.id)}`, "Rewards")]),
     el("p", {}, `open: ${open.sessions} sessions · ${open.jobs} jobs · ${open.devices} devices · ${open.keys} keys`),
     table("Notes", page.notes, { "at (UTC)": (each) => moment(each.at), author: (each) => each.author, note: (each) => each.text }),
     note && card(note),
@@ -119,16 +120,18 @@ async function userPage(name) {
 // The queue: what waits for this member, the first due one first.
 async function queuePage() {
   const none = {};
-  const [{ tickets = [] }, { disputes = [] }, { approvals = [] }, { acts = [] }] = await Promise.all([
+  const [{ tickets = [] }, { disputes = [] }, { approvals = [] }, { acts = [] }, cases] = await Promise.all([
     may("ticket.read") ? ask("GET", "/tickets?limit=20") : none,
     may("job.view") ? ask("GET", "/disputes") : none,
     may("approval.list") ? ask("GET", "/approvals?limit=20") : none,
     may("log.read") ? ask("GET", "/log?action=user.suspend&limit=10") : none,
+    may("case.view") ? openCases() : [],
   ]);
   return [
     heading("Queue"),
     table("Complaints that are due", tickets, ticketCells),
     table("Disputes", disputes, disputeCells),
+    may("case.view") && table("Failed checks", cases, caseCells),
     may("approval.list") && table("Waiting for a second person", approvals, { ...approvalCells, page: () => link("/approvals", "decide") }),
     may("log.read") && table("Newest stops", acts, { "at (UTC)": (each) => moment(each.at), author: authorOf,
       user: (each) => link(ofUser(each.user_id), each.user_id), reason: (each) => each.text }),
@@ -158,9 +161,10 @@ async function staffPage() {
     state: (each) => (each.locked_at ? "locked" : "active"), "recovery codes": (each) => each.codes_left })];
 }
 
-const PAGES = { "": queuePage, search: searchPage, user: userPage, money: moneyPage, approvals: approvalsPage, job: jobPage,
+const PAGES = { "": queuePage, search: searchPage, user: userPage, money: moneyPage, approvals: approvalsPage, job: jobPage, cases: casesPage, case: casePage,
   tickets: ticketsPage, ticket: ticketPage, site: sitePage, log: logPage, staff: staffPage };
 const MENU = [["/", "Queue", "staff.self"], ["/tickets", "Complaints", "ticket.read"], ["/approvals", "Approvals", "approval.list"],
+  ["/cases", "Cases", "case.view"],
   ["/site", "Public side", "site.check"], ["/log", "Log", "log.read"], ["/staff", "Staff", "staff.list"]];
 
 // Opens a page, also the one that is open.

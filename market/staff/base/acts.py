@@ -29,7 +29,7 @@ ERASED = "The account is erased."
 # Kinds of subjects.
 STAFF, USER, SEARCH = "staff", "user", "search"
 SESSION, KEY, DEVICE, JOB, TICKET = "session", "key", "device", "job", "ticket"
-PAYMENT = "payment"
+PAYMENT, CASE = "payment", "case"
 PAYOUT, BATCH = "payout", "payout_batch"
 
 _Result = TypeVar("_Result")

@@ -79,6 +79,8 @@ class Action(StrEnum):
     USER_PRICE = "user.price"
     JOB_VIEW = "job.view"
     JOB_DECIDE = "job.decide"
+    CASE_VIEW = "case.view"
+    CASE_DECIDE = "case.decide"
     SEARCH_EXIT = "search.exit"
     TICKET_OPEN = "ticket.open"
     TICKET_READ = "ticket.read"
@@ -161,6 +163,8 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.USER_PRICE: _MONEY,
     Action.JOB_VIEW: _ALL,
     Action.JOB_DECIDE: _MONEY,
+    Action.CASE_VIEW: _MONEY,
+    Action.CASE_DECIDE: _MONEY,
     Action.SEARCH_EXIT: frozenset((Role.SUPPORT, Role.OPERATOR)),
     Action.TICKET_OPEN: _ALL,
     Action.TICKET_READ: _ALL,

@@ -51,6 +51,7 @@ _KINDS: Mapping[Action, TransferKind] = {
     Action.MONEY_DEPOSIT: TransferKind.DEPOSIT,
     Action.MONEY_REFUND: TransferKind.DEPOSIT_REFUND,
     Action.MONEY_CORRECT: TransferKind.CORRECTION,
+    Action.CASE_DECIDE: TransferKind.CORRECTION,
 }
 
 
@@ -186,6 +187,8 @@ async def post(
 ) -> tuple[Outcome, Changes]:
     """Post a deposit, a refund or a correction within an act, if its conditions hold now.
 
+    A decision about a case is a correction, if it moves money.
+
     Raises:
         MarketError: `deposit_not_found`, `refund_too_large`, `insufficient_funds`,
             `amount_too_large`, `reference_reused`.
@@ -258,7 +261,7 @@ async def _lock(tx: Transaction, new: Amount, *, pays_debts: bool) -> None:
 
 def _user_and_house(new: Amount) -> tuple[str, str]:
     """Return the accounts of an amount: the user's, and that of the house."""
-    is_correction = new.action is Action.MONEY_CORRECT
+    is_correction = _KINDS[new.action] is TransferKind.CORRECTION
     house = ledger.corrections(new.currency) if is_correction else ledger.deposits(new.currency)
     return ledger.available(new.user_id, new.currency), house
 
@@ -275,7 +278,8 @@ def _movements(new: Amount, earned: int) -> tuple[Movement, ...]:
             Movement(account, house, taken, -taken),
             Movement(ledger.losses(new.currency), house, -new.amount - taken),
         )
-    # A correction takes earned money first: it may take back a wrong earning.
+    # A correction takes earned money first: it may take back a wrong earning. A case takes back a
+    # reward, which was not earned.
     is_correction = new.action is Action.MONEY_CORRECT
     return (Movement(account, house, -new.amount, new.amount if is_correction else 0),)
 
@@ -299,12 +303,14 @@ async def once(
     context: Context, author: Author, new: Amount, limits: Limits, tx: Transaction
 ) -> tuple[Outcome, Changes]:
     """Move an amount or ask a second person, unless this was done before."""
-
-    async def check() -> None:
-        account = ledger.available(new.user_id, new.currency)
-        await _check(tx, new, await ledger_queries.balance(tx, account) or 0)
-
+    check = partial(require_possible, tx, new)
     return await do_or_ask(tx, context, author, new, limits, check=check, post=post)
+
+
+async def require_possible(tx: Transaction, new: Amount) -> None:
+    """Refuse an amount that could not be posted now; raises as `post`."""
+    account = ledger.available(new.user_id, new.currency)
+    await _check(tx, new, await ledger_queries.balance(tx, account) or 0)
 
 
 async def _check(tx: Transaction, new: Amount, available: int) -> DepositRow | None:

@@ -24,6 +24,7 @@ MISUSES = frozenset((Code.INVALID_FIELD, Code.AMBIGUOUS))
 MODULES = {
     "approvals": "money.money",
     "approve": "money.money",
+    "case": "cases.cases",
     "exits": "stopping.stopping",
     "jobs": "money.judging",
     "jobs cancel": "stopping.stopping",

@@ -78,7 +78,7 @@ async def acts_against_postings(tx: Transaction) -> list[DifferenceRow]:
         differences(
             """
             SELECT business_key AS reference, amount FROM staff_money
-            WHERE action IN ('money.deposit', 'money.refund', 'money.correct')
+            WHERE action IN ('money.deposit', 'money.refund', 'money.correct', 'case.decide')
             """,
             _POSTED,
         ),
@@ -92,7 +92,8 @@ async def acts_of_others(tx: Transaction) -> list[DifferenceRow]:
         """
         SELECT m.business_key, 1, 0 FROM staff_money AS m
         JOIN transfers AS t ON t.business_key = m.business_key
-        WHERE m.action IN ('money.deposit', 'money.refund', 'money.correct') AND NOT EXISTS (
+        WHERE m.action IN ('money.deposit', 'money.refund', 'money.correct', 'case.decide')
+            AND NOT EXISTS (
             SELECT 1 FROM entries AS e WHERE e.transfer_id = t.id
                 AND 'user:' || m.user_id || ':available:' || m.currency
                     IN (e.debit_account, e.credit_account)
@@ -111,7 +112,7 @@ async def corrections_against_house(tx: Transaction) -> list[DifferenceRow]:
         differences(
             """
             SELECT 'house:corrections:' || currency AS reference, -amount AS amount
-            FROM staff_money WHERE action = 'money.correct'
+            FROM staff_money WHERE action IN ('money.correct', 'case.decide')
             """,
             "SELECT id AS reference, balance AS amount FROM accounts WHERE kind = 'corrections'",
         ),

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 from msgspec.structs import replace
+from support.market.cases import failed_canary
 from support.market.jobs import device_of
 from support.market.market import RULES, STAFF_SEALING, Market
 
@@ -62,6 +63,8 @@ class Belongings:
     spender: Spender | None = None
     samples: list[Any] = field(default_factory=list)  # one for each node to give
     given: str = ""  # the job of a sample that a device has
+    failed: str = ""  # the job of a sample with a wrong result
+    finding: str = ""  # about a barred exit
     sampled: DeviceRow | None = None
     second_sampled: DeviceRow | None = None
     staff: dict[str, str] = field(default_factory=dict)
@@ -231,3 +234,9 @@ async def _samples(here: Market, rows: Belongings, worker: str) -> None:
     rows.given = given.job_id
     rows.samples = [new(), new()]
     rows.second_sampled = await device_of(here, worker)
+    third = await device_of(here, worker)
+    failed = await here.store.write(made._give, third.id, new())
+    assert failed is not None
+    await here.jobs.complete(third, failed.job_id, "wrong")
+    rows.failed = failed.job_id
+    _, rows.finding = await failed_canary(here, worker)

@@ -55,6 +55,7 @@ export const TYPES = [
   "device.revoked",
   "referral.earned",
   "goodness.rewarded",
+  "case.decided",
   "key.created",
   "key.revoked",
   "key.expiring",

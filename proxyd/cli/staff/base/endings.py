@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 from market.erasure.erasing import Tools
 from market.staff.base.roles import Action
+from market.staff.cases.cases import Cases
 from market.staff.money.erasing import Eraser
-from market.staff.money.second_person import POSTERS, Poster
+from market.staff.money.second_person import Poster
 from proxyd.cli.staff.base.desk import Desk
 from proxyd.cli.staff.base.letters import letters_of, sealing_of
 from proxyd.ops import erasures
@@ -18,7 +19,9 @@ def tools_of(desk: Desk) -> Tools:
 
 def posters_of(desk: Desk) -> Mapping[Action, Poster]:
     """Return the functions that carry out what a second person approves."""
-    return {**POSTERS, Action.USER_ERASE: Eraser(tools_of(desk)).post}
+    tools = tools_of(desk)
+    cases = Cases(desk.context, tools.letters)
+    return {**cases.posters, Action.USER_ERASE: Eraser(tools).post}
 
 
 async def finish_erasures(desk: Desk) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.base.cases import cases
+from support.market.cases import cases_of, decide, failed_canary
 from support.market.exits import exit_device
 from support.market.jobs import on, specified
 from support.market.leaving import tools
@@ -46,6 +47,7 @@ from market.staff.base.roles import (
     Role,
     require,
 )
+from market.staff.cases.base import Decision, Kind
 from market.staff.finding import history, search, users
 from market.staff.members import accounts, attempts, keys, rescue
 from market.staff.members.accounts import Created
@@ -219,6 +221,17 @@ async def _decide(market: Market, author: Author, user: str, _other: Created) ->
     await judging.decide(market.context, author, job_id, Verdict(0), LIMITS, "read the log")
 
 
+async def _judge(
+    market: Market, author: Author, user: str, decision: Decision | None = None
+) -> None:
+    """Look at a failed check of a user's exit, or decide about it."""
+    _, case_id = await failed_canary(market, user)
+    if decision is None:
+        await cases_of(market).shown(author, Kind.CANARY, case_id)
+    else:
+        await decide(market, Kind.CANARY, case_id, decision, author)
+
+
 async def _disputed(market: Market, worker: str) -> str:
     """Have a job done by a user, and dispute it."""
     buyer = await market.person(credit="10")
@@ -377,6 +390,10 @@ ATTEMPTS: dict[Action, Attempt] = {
     Action.APPROVAL_REFUSE: _refuse,
     Action.JOB_VIEW: _look,
     Action.JOB_DECIDE: _decide,
+    Action.CASE_VIEW: lambda market, author, user, other: _judge(market, author, user),
+    Action.CASE_DECIDE: lambda market, author, user, other: _judge(
+        market, author, user, Decision.UPHELD
+    ),
     Action.USER_LIMIT: lambda market, author, user, other: limits.change(
         market.context, author, user, NewLimits(sessions=1), "agreed"
     ),

@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from support.market import cases
+
 from market.bandwidth.lease_book import Ask
 from market.base.states import SessionStatus
 from market.exits import canaries, payouts
+from market.staff.cases.base import Decision, Kind
 from tests.sim.stepped.side import Action, Side
 from tests.sim.stepped.topics.sessions import settles
 
@@ -23,6 +26,11 @@ async def _bars(side: Side) -> Any:
 
 async def _pardons(side: Side) -> Any:
     await canaries.pardon(side.market.context, side.world.exits["first"].id)
+
+
+async def _voids_finding(side: Side) -> Any:
+    case_id = side.world.people_have.finding
+    return (await cases.decide(side.market, Kind.CANARY, case_id, Decision.VOIDED)).state
 
 
 async def _claws_back(name: str, side: Side) -> Any:
@@ -52,6 +60,7 @@ EXITS: Mapping[str, Action] = {
     "pays earnings out": _pays_exits,
     "bars an exit": _bars,
     "pardons an exit": _pardons,
+    "makes a finding void": _voids_finding,
     "claws earnings of an exit back": partial(_claws_back, "first"),
     "claws earnings of another exit back": partial(_claws_back, "second"),
     "revokes a consent": _revokes_consent,

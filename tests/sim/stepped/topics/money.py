@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from support.market import cases
 from support.market.jobs import wanted
 from support.market.market import SECRET
 
@@ -15,6 +16,7 @@ from market.events.idempotency import KeyedRequest, Receipt, Seal
 from market.jobs.copies import Copying
 from market.money.money import MICRO
 from market.photos.likeness import Likeness
+from market.staff.cases.base import Decision, Kind
 from storage.assistant.assistant import RewardRow
 from tests.sim.stepped.belongings import LATE_REWARDS, samples
 from tests.sim.stepped.side import Action, Side
@@ -114,6 +116,11 @@ async def _completes_sample(result: str, side: Side) -> Any:
     return await side.market.jobs.complete(has.sampled, has.given, result)
 
 
+async def _voids_sample(side: Side) -> Any:
+    case_id = side.world.people_have.failed
+    return (await cases.decide(side.market, Kind.SAMPLE, case_id, Decision.VOIDED)).state
+
+
 async def _revokes_sampled(side: Side) -> Any:
     device = side.world.people_have.sampled
     assert device is not None
@@ -129,5 +136,6 @@ REWARDS: Mapping[str, Action] = {
     "rewards another user": partial(_rewards, "second worker", "photo"),
     "gives a sample": partial(_gives_sample, "second"),
     "completes a sample": partial(_completes_sample, "wrong"),
+    "makes a failed sample void": _voids_sample,
     "revokes the device of a sample": _revokes_sampled,
 }

@@ -1,0 +1,1 @@
+"""Failed checks of devices, and rewards, that the staff judges."""

@@ -1,0 +1,96 @@
+"""The parts that all kinds of cases have: a case, its evidence, and the acts of a kind.
+
+A case is something that the service has decided by itself about a user: a failed check of a device,
+or a reward. The staff upholds it, or makes it void.
+"""
+
+from enum import StrEnum
+from typing import Protocol
+
+from msgspec import Struct
+
+from market.events.context import Context
+from market.money.money import Currency
+from market.staff.base.acts import Changes
+from storage.engines.store import Transaction
+
+HISTORY_MAX = 50
+
+
+class Kind(StrEnum):
+    """The kinds of cases; the value is also the word of commands and paths."""
+
+    CANARY = "canary"
+    SAMPLE = "sample"
+    REWARD = "reward"
+
+
+class Decision(StrEnum):
+    """A decision about a case."""
+
+    UPHELD = "upheld"
+    VOIDED = "voided"
+
+
+class Case(Struct, frozen=True):
+    """A case about a user.
+
+    `void_amount` is what the user gets if it is made void, in micro-units of `currency`: negative
+    for an amount that is taken back. `summary` says in a few words what happened. A case that
+    `is_open` can be decided, unless it has a decision.
+    """
+
+    kind: Kind
+    id: str
+    user_id: str
+    at: int
+    summary: str
+    device_id: str | None = None
+    void_amount: int = 0
+    currency: Currency = Currency.CREDIT
+    is_open: bool = True
+
+
+class Fact(Struct, frozen=True):
+    """A part of the evidence about a case."""
+
+    name: str
+    value: str | int | float | None
+
+
+class PastEvent(Struct, frozen=True):
+    """An event of before, about the same device or user; `at` is in UTC seconds."""
+
+    at: int
+    what: str
+    detail: str
+
+
+class Evidence(Struct, frozen=True):
+    """What a decision about a case is founded on."""
+
+    facts: list[Fact]
+    history: list[PastEvent]
+
+
+class CaseKind(Protocol):
+    """The acts of one kind of case."""
+
+    async def find(self, tx: Transaction, case_id: str) -> Case | None:
+        """Return a case; None if there is none."""
+
+    async def page(self, tx: Transaction, *, user_id: str, before: str, limit: int) -> list[Case]:
+        """Return the cases before one, of a user or of all ("") users, newest first.
+
+        Raises:
+            MarketError: `invalid_field`, when the cases of this kind have no list by user.
+        """
+
+    async def evidence(self, tx: Transaction, case: Case) -> Evidence:
+        """Return the evidence about a case."""
+
+    async def void(self, tx: Transaction, context: Context, case: Case, /) -> Changes:
+        """Give back what a case took, but for its amount. No account is locked before this."""
+
+    def words(self, case: Case, decision: Decision) -> str:
+        """Return the decision in a sentence for the user."""

@@ -1,0 +1,1 @@
+"""Commands about failed checks of devices, and about rewards."""

@@ -1,0 +1,1 @@
+"""Queries: decisions about failed checks of devices, and about rewards."""
