@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from api.routing.codec import Directed, Money, money
-from api.routing.listing import Limit, Listing, Page, Timestamp, timestamp
+from api.routing.listing import Page, Timestamp, timestamp
 from api.routing.routes import Call, Nothing, Reply, StaffRoute
 from api.staff.users import CHANGING, FINDING, ONE, Balance, TransactionItem
-from api.staff.words import PREFIX, Reason, ReasonRequest, author, items, moment
+from api.staff.words import PREFIX, Reason, ReasonRequest, StaffPage, author, items, moment
 from market.base.errors import Code
 from market.money.money import Currency
 from market.staff.base.roles import Action
@@ -86,12 +86,10 @@ class ApproveRequest(Struct):
     reason: Reason = ""
 
 
-class ApprovalQuery(Listing, Struct):
+class ApprovalQuery(StaffPage, kw_only=True):
     """Requests older than one: those that wait, or all."""
 
     state: Literal["waits", "all"] = "waits"
-    cursor: Annotated[str, Meta(max_length=64)] = ""
-    limit: Limit = 50
 
 
 class OutcomeReply(Reply, kw_only=True):
@@ -408,13 +406,12 @@ class MoneyRoutes:
     async def approvals(self, call: Call[Nothing, ApprovalQuery]) -> ApprovalsReply:
         """List requests."""
         query = call.query
-        page = Page(limit=query.limit, cursor=query.cursor)
         rows = await approvals.listed(
             self._context,
             author(call),
             is_open=query.state == "waits",
-            before=page.before,
-            limit=page.fetch_limit,
+            before=query.before,
+            limit=query.fetch_limit,
         )
         part, now = rows[: query.limit], self._context.now()
         return ApprovalsReply(

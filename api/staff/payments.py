@@ -1,15 +1,15 @@
 """Routes about payments by a provider: found, looked at, decided; and debts that are forgiven."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from api.routing.codec import Money, money
-from api.routing.listing import Limit, Listing, Page, Timestamp, timestamp
+from api.routing.listing import Timestamp, timestamp
 from api.routing.routes import Call, Nothing, Reply, StaffRoute
 from api.staff.money import OutcomeReply, Reference, outcome_reply
 from api.staff.users import FINDING, ONE
-from api.staff.words import PREFIX, Name, Reason, ReasonRequest, author
+from api.staff.words import PREFIX, Name, Reason, ReasonRequest, StaffPage, author
 from market.base.errors import Code
 from market.money.money import Currency
 from market.staff.base.roles import Action
@@ -22,13 +22,11 @@ PAYMENT = f"{ALL}/{{payment}}"
 Status = Literal["", "open", "paid", "expired", "failed", "doubtful"]
 
 
-class PaymentQuery(Listing, Struct):
+class PaymentQuery(StaffPage, kw_only=True):
     """Payments older than one, of one user or of all, in one state or in all."""
 
     status: Status = ""
     user: Name = ""
-    cursor: Annotated[str, Meta(max_length=64)] = ""
-    limit: Limit = 50
 
 
 class CreditRequest(Struct):
@@ -181,14 +179,13 @@ class StaffPaymentRoutes:
     async def listed(self, call: Call[Nothing, PaymentQuery]) -> StaffPaymentsReply:
         """List payments."""
         query = call.query
-        page = Page(limit=query.limit, cursor=query.cursor)
         rows = await payments.listed(
             self._context,
             author(call),
             query.user,
             status=query.status,
-            before=page.before,
-            limit=page.fetch_limit,
+            before=query.before,
+            limit=query.fetch_limit,
         )
         part = rows[: query.limit]
         return StaffPaymentsReply(

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct, convert, structs
 
 from api.openapi import STAFF_PREFIX as PREFIX
 from api.routing.codec import money
-from api.routing.listing import Timestamp, timestamp
+from api.routing.listing import Limit, Page, Timestamp, timestamp
 from api.routing.routes import Call, Reply
 from market.staff.base.acts import NAME_MAX_CHARACTERS, REASON_MAX_CHARACTERS
 from market.staff.base.columns import Column, written
@@ -22,6 +22,7 @@ __all__ = [
     "Name",
     "Reason",
     "ReasonRequest",
+    "StaffPage",
     "act_item",
     "author",
     "items",
@@ -33,6 +34,13 @@ Name = Annotated[str, Meta(max_length=NAME_MAX_CHARACTERS)]
 Value = str | int | bool | None
 _Outcome = TypeVar("_Outcome")
 _Item = TypeVar("_Item", bound=Struct)
+
+
+class StaffPage(Page, kw_only=True):
+    """A part of a list of the staff."""
+
+    limit: Limit = 50
+    cursor: Annotated[str, Meta(max_length=64)] = ""
 
 
 class ReasonRequest(Struct):

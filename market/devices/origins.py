@@ -1,8 +1,9 @@
 """The addresses that devices were seen at: noted in memory, written in batches.
 
-A complaint names an address and a time; these rows lead from there to the devices. An attached
-device is noted again every two minutes, so after a crash its last row ends two minutes early at
-most. Rows are kept as long as the access records.
+A complaint names an address and a time; these rows lead from there to the devices. An IPv6 address
+is noted as its /64: one household has all of it, and may change the address for each connection. An
+attached device is noted again every two minutes, so after a crash its last row ends two minutes
+early at most. Rows are kept as long as the access records.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from itertools import islice
 
 from msgspec import Struct
 
-from market.base.networks import parsed_address
+from market.base.networks import counted_network, parsed_address
 from market.events.context import Context
 from storage.devices import origins as queries
 from storage.devices.origins import SightingRow
@@ -29,6 +30,8 @@ ROWS_PER_DAY = 100
 KEPT_MAX = 50_000
 WRITTEN_ROWS = 1_000
 DELETED_ROWS = 10_000
+# Devices that are noted or forgotten in one turn of the loop: some milliseconds.
+TURN_MAX = 1_000
 
 _logger = logging.getLogger("devices")
 _Key = tuple[str, str]
@@ -48,6 +51,9 @@ class DeviceOrigins:
     Args:
         keep_days: days that a row is kept; with 0 none is written.
         most: devices and addresses in memory, half a kilobyte each.
+
+    Attributes:
+        dropped: the number of unwritten addresses that memory had no room for.
     """
 
     def __init__(self, context: Context, keep_days: int, most: int = KEPT_MAX) -> None:
@@ -59,6 +65,8 @@ class DeviceOrigins:
         self._counts = Counter[str]()  # of the addresses of each device in memory
         self._attached: Callable[[], Iterable[_Key]] = tuple
         self._renewed_at = 0
+        self.dropped = 0
+        self._logged_dropped = 0
         self._outage = Outage(_logger, "addresses of devices wait for the store", logging.ERROR)
 
     def watch(self, attached: Callable[[], Iterable[_Key]]) -> None:
@@ -93,11 +101,18 @@ class DeviceOrigins:
         now = self._context.now()
         if now - self._renewed_at >= RENEW_SECONDS:
             self._renewed_at = now
-            for device_id, address in self._attached():
-                self.saw(device_id, address)
+            attached = list(self._attached())
+            for begin in range(0, len(attached), TURN_MAX):
+                for device_id, address in attached[begin : begin + TURN_MAX]:
+                    self.saw(device_id, address)
+                await asyncio.sleep(0)
+        self._log_dropped()
         while self._due:
             await self._write_some()
-        self._forget_old(now)
+        is_left = True
+        while is_left:
+            is_left = self._forget_old(now)
+            await asyncio.sleep(0)
 
     async def delete_old(self) -> int:
         """Delete rows whose time is over, and return their number.
@@ -116,7 +131,7 @@ class DeviceOrigins:
         address = parsed_address(text)
         if not self._keep_days or address is None:
             return
-        key, now = (device_id, str(address)), self._context.now()
+        key, now = (device_id, counted_network(str(address))), self._context.now()
         if key not in self._seen:
             if self._counts[device_id] >= ROWS_PER_DAY:
                 self._forget_old(now)
@@ -131,15 +146,32 @@ class DeviceOrigins:
         if is_end or seen.written_at is None or now - seen.written_at >= RENEW_SECONDS:
             self._due[key] = None
         if len(self._seen) > self._most:
-            self._forget(next(iter(self._seen)))
+            earliest = next(iter(self._seen))
+            self.dropped += earliest in self._due
+            self._forget(earliest)
 
-    def _forget_old(self, now: int) -> None:
-        """Forget devices that were last seen before a gap, and are written."""
-        while self._seen:
+    def _log_dropped(self) -> None:
+        new = self.dropped - self._logged_dropped
+        if new:
+            _logger.warning(
+                "addresses of devices: %d dropped: more than %d in memory", new, self._most
+            )
+        self._logged_dropped = self.dropped
+
+    def _forget_old(self, now: int) -> bool:
+        """Forget devices that were last seen before a gap, and are written.
+
+        Returns:
+            Whether some may be left for another turn of the loop.
+        """
+        for _ in range(TURN_MAX):
+            if not self._seen:
+                return False
             key, seen = next(iter(self._seen.items()))
             if key in self._due or now - seen.last <= GAP_SECONDS:
-                return
+                return False
             self._forget(key)
+        return True
 
     def _forget(self, key: _Key) -> None:
         device_id, _ = key

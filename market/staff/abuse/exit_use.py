@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from market.base.errors import Code, MarketError
+from market.base.networks import counted_network
 from market.devices.origins import GAP_SECONDS
 from market.events.context import Context
 from market.staff.abuse import tickets
@@ -202,7 +203,7 @@ async def look_up(
     await context.store.read(_permit, author, ticket)
     seen = await context.store.read(
         origins.at,
-        question.exit_address,
+        counted_network(question.exit_address),
         first=question.at - question.within - GAP_SECONDS,
         last=question.at + question.within,
         limit=DEVICES_MAX + 1,

@@ -117,7 +117,7 @@ def _address_probes(text: str) -> dict[str, Probe]:
         return {}
     return {
         "client address of a session": _of(queries.by_session_address, address),
-        "address of a device": _of(queries.by_origin, address),
+        "address of a device": _of(queries.by_origin, key),
         "network of a login": _of(queries.by_login_network, login),
         "network of a key": _of(queries.by_key_network, key),
     }

@@ -144,7 +144,9 @@ async def _waiting(tx: Transaction, context: Context, approval_id: str) -> Appro
     if row is None:
         raise MarketError(Code.APPROVAL_NOT_FOUND)
     if row.decision is not None:
-        raise MarketError(Code.APPROVAL_OVER, f"The request is {state_of(row, context.now())}.")
+        raise MarketError(
+            Code.APPROVAL_OVER, f"The request was {state_of(row, context.now())} before."
+        )
     if row.expires_at <= context.now():
         raise MarketError(Code.APPROVAL_OVER, "The time of the request is over; ask again.")
     return row

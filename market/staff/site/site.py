@@ -3,8 +3,11 @@
 import hashlib
 import re
 import secrets
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -55,6 +58,7 @@ LANGUAGES = frozenset(
 # no consent.
 NOTICE_DAYS = 14
 YEARS_MAX_DAYS = 3_650
+_Read = TypeVar("_Read")
 INVITATION, TEXT, NOTICE = "invitation", "site text", "notice"
 TITLE_MAX_CHARACTERS = 120
 BODY_MAX_CHARACTERS = 2_000
@@ -141,12 +145,7 @@ async def invited(context: Context, author: Author) -> list[InvitationRow]:
     Raises:
         MarketError: `not_permitted`.
     """
-
-    async def look(tx: Transaction) -> list[InvitationRow]:
-        await permit(tx, author, Action.SITE_CHECK)
-        return await invitations.newest(tx, limit=LISTED_MAX)
-
-    return await context.store.read(look)
+    return await _read(context, author, partial(invitations.newest, limit=LISTED_MAX))
 
 
 async def publish(context: Context, author: Author, new: Publication, why: str) -> TextRow:
@@ -182,7 +181,6 @@ async def published(context: Context, author: Author) -> list[TextRow]:
     """
 
     async def look(tx: Transaction) -> list[TextRow]:
-        await permit(tx, author, Action.SITE_CHECK)
         rows: list[TextRow] = []
         for kind in TextKind:
             valid = await texts.valid(tx, kind, context.now())
@@ -192,7 +190,7 @@ async def published(context: Context, author: Author) -> list[TextRow]:
             rows += newest
         return rows
 
-    return await context.store.read(look)
+    return await _read(context, author, look)
 
 
 async def text(
@@ -205,7 +203,6 @@ async def text(
     """
 
     async def look(tx: Transaction) -> tuple[TextRow, str]:
-        await permit(tx, author, Action.SITE_CHECK)
         rows = await texts.languages(tx, kind, version)
         body = await texts.body(tx, kind, version, locale)
         row = next((each for each in rows if each.locale == locale), None)
@@ -213,7 +210,7 @@ async def text(
             raise MarketError(Code.TEXT_NOT_FOUND)
         return row, body
 
-    return await context.store.read(look)
+    return await _read(context, author, look)
 
 
 async def notify(
@@ -261,12 +258,23 @@ async def notices(context: Context, author: Author) -> list[NoticeRow]:
     Raises:
         MarketError: `not_permitted`.
     """
+    return await _read(context, author, partial(status.notices, limit=LISTED_MAX))
 
-    async def look(tx: Transaction) -> list[NoticeRow]:
+
+async def _read(
+    context: Context, author: Author, look: Callable[[Transaction], Coroutine[Any, Any, _Read]]
+) -> _Read:
+    """Return a part of the public side to a member.
+
+    Raises:
+        MarketError: `not_permitted`, or an error of `look`.
+    """
+
+    async def permitted(tx: Transaction) -> _Read:
         await permit(tx, author, Action.SITE_CHECK)
-        return await status.notices(tx, limit=LISTED_MAX)
+        return await look(tx)
 
-    return await context.store.read(look)
+    return await context.store.read(permitted)
 
 
 def _checked(new: Publication) -> str:

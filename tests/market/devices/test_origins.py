@@ -1,5 +1,7 @@
 """The addresses of devices: rows go on, end, are bounded and deleted, and lead to devices."""
 
+import asyncio
+
 import pytest
 from support.market.jobs import device_of
 from support.market.market import Market
@@ -10,6 +12,7 @@ from market.devices.origins import (
     GAP_SECONDS,
     RENEW_SECONDS,
     ROWS_PER_DAY,
+    TURN_MAX,
     DeviceOrigins,
 )
 from market.staff.abuse import exit_use
@@ -20,6 +23,7 @@ from storage.engines.errors import StoreError
 from storage.engines.store import Transaction
 
 A, B = "203.0.113.9", "2001:db8::1"
+B_NETWORK = "2001:db8::/64"
 
 
 async def rows(market: Market) -> list[tuple[str, str, int, int]]:
@@ -43,7 +47,7 @@ async def test_a_row_goes_on_while_a_device_is_there(market: Market) -> None:
     seen.saw(device, "no address")
     seen.saw("no device", A)
     await seen.flush()
-    assert await rows(market) == [(device, B, now, now), (device, A, now, now)]
+    assert await rows(market) == [(device, B_NETWORK, now, now), (device, A, now, now)]
     seen.watch(lambda: [(device, A)])
     market.clock.now += RENEW_SECONDS
     await seen.flush()
@@ -51,7 +55,7 @@ async def test_a_row_goes_on_while_a_device_is_there(market: Market) -> None:
     seen.left(device, A)
     await seen.flush()
     end = now + RENEW_SECONDS + 1
-    assert await rows(market) == [(device, B, now, now), (device, A, now, end)]
+    assert await rows(market) == [(device, B_NETWORK, now, now), (device, A, now, end)]
     # Another node, or the daemon after a crash, goes on with the row; after a gap there is another.
     other = DeviceOrigins(market.context, 90)
     market.clock.now += GAP_SECONDS
@@ -63,7 +67,7 @@ async def test_a_row_goes_on_while_a_device_is_there(market: Market) -> None:
     await other.flush()
     last = market.clock.now
     assert await rows(market) == [
-        (device, B, now, now),
+        (device, B_NETWORK, now, now),
         (device, A, now, again),
         (device, A, last, last),
     ]
@@ -99,7 +103,7 @@ async def test_memory_is_bounded_and_an_outage_loses_nothing(
     seen = DeviceOrigins(market.context, 90, most=2)
     for address in ("198.51.100.1", A, B):
         seen.saw(device, address)
-    assert list(seen._seen) == list(seen._due) == [(device, A), (device, B)]
+    assert list(seen._seen) == list(seen._due) == [(device, A), (device, B_NETWORK)]
 
     async def away(*_: object, **__: object) -> None:
         raise StoreError("away")
@@ -109,7 +113,7 @@ async def test_memory_is_bounded_and_an_outage_loses_nothing(
         with pytest.raises(StoreError):
             await seen.flush()
     await seen.flush()
-    assert {row[1] for row in await rows(market)} == {A, B}
+    assert {row[1] for row in await rows(market)} == {A, B_NETWORK}
     off = DeviceOrigins(market.context, 0)
     off.saw(device, "198.51.100.2")
     await off.flush()
@@ -123,7 +127,7 @@ async def test_a_device_with_many_addresses_pushes_out_no_other(market: Market) 
     seen = DeviceOrigins(market.context, 90, most=ROWS_PER_DAY + 1)
     seen.saw(other, A)
     for number in range(10 * ROWS_PER_DAY):
-        seen.saw(device, f"2001:db8::{number:x}")
+        seen.saw(device, f"2001:db8:0:{number:x}::1")
     assert len(seen._seen) == ROWS_PER_DAY + 1
     await seen.flush()
     assert (other, A) in {row[:2] for row in await rows(market)}
@@ -161,3 +165,64 @@ async def test_an_address_leads_to_the_devices_that_were_there(market: Market) -
     for moment, expected in ((at, (first,)), (at - 61, ()), (at + DAY_SECONDS, (second,))):
         answer = await exit_use.look_up(market.context, ROOT, Question(A, moment), None, find)
         assert answer.devices == asked[-1].devices == expected
+
+
+async def test_the_addresses_of_one_household_are_one_row(market: Market) -> None:
+    device = (await device_of(market, await market.person())).id
+    seen = market.devices.origins
+    for number in range(10 * ROWS_PER_DAY):
+        seen.saw(device, f"2001:db8::{number:x}")
+    seen.saw(device, A)
+    await seen.flush()
+    assert {row[:2] for row in await rows(market)} == {(device, B_NETWORK), (device, A)}
+    for text in ("2001:db8::ffff", B_NETWORK):
+        [found] = await search.who(market.context, ROOT, text)
+        assert [hit.id for hit in found.hits] == [device]
+
+    async def find(_: Question) -> Found:
+        return Found((), ())
+
+    question = Question("2001:db8::ffff", market.clock.now)
+    answer = await exit_use.look_up(market.context, ROOT, question, None, find)
+    assert answer.devices == (device,)
+
+
+async def test_addresses_that_memory_has_no_room_for_are_counted_and_logged(
+    market: Market, caplog: pytest.LogCaptureFixture
+) -> None:
+    devices = [(await device_of(market, await market.person())).id for _ in range(4)]
+    seen = DeviceOrigins(market.context, 90, most=2)
+    for device in devices:
+        seen.saw(device, A)
+    assert seen.dropped == 2
+    for _ in range(2):
+        await seen.flush()
+    warnings = [each.getMessage() for each in caplog.records if each.name == "devices"]
+    assert warnings == ["addresses of devices: 2 dropped: more than 2 in memory"]
+    seen.saw(devices[0], A)  # the one that it pushes out is written
+    assert seen.dropped == 2
+
+
+async def test_many_attached_devices_leave_turns_of_the_loop_to_others(market: Market) -> None:
+    seen = DeviceOrigins(market.context, 90)
+    seen.watch(lambda: [(f"device {number}", A) for number in range(3 * TURN_MAX)])
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    written: list[int] = []
+    write = seen._write_some
+
+    async def counted() -> None:
+        written.append(turns)
+        await write()
+
+    seen._write_some = counted  # type: ignore[method-assign]
+    await seen.flush()
+    counting.cancel()
+    assert written[0] >= 3

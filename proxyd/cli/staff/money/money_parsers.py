@@ -186,15 +186,9 @@ def _add_payments(topic: argparse.ArgumentParser) -> None:
     commands = commands_of(topic)
     listed = commands.add_parser("list", help="the newest payments")
     listed.add_argument(
-        "--user", type=text, default="", metavar="USER", help="only payments of this user"
-    )
-    listed.add_argument(
         "--status", choices=PAYMENT_STATUSES, default="", help="only payments in this state"
     )
-    listed.add_argument(
-        "--before", type=identifier, metavar="ID", help="only payments before this one"
-    )
-    add_limit(listed, "payments")
+    _add_part(listed)
     finish_command(listed, "payments list")
     show = commands.add_parser("show", help="a payment with its refunds and disputes")
     _add_payment(show)
@@ -212,16 +206,21 @@ def _add_payments(topic: argparse.ArgumentParser) -> None:
     _add_doubts(commands)
 
 
+def _add_part(listed: argparse.ArgumentParser) -> None:
+    """Add the options that choose a part of a list of payments."""
+    listed.add_argument(
+        "--user", type=text, default="", metavar="USER", help="only payments of this user"
+    )
+    listed.add_argument(
+        "--before", type=identifier, metavar="ID", help="only payments before this one"
+    )
+    add_limit(listed, "payments")
+
+
 def _add_doubts(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the commands about doubtful payments and debts."""
     doubtful = commands.add_parser("doubtful", help="payments that wait for your decision")
-    doubtful.add_argument(
-        "--user", type=text, default="", metavar="USER", help="only payments of this user"
-    )
-    doubtful.add_argument(
-        "--before", type=identifier, metavar="ID", help="only payments before this one"
-    )
-    add_limit(doubtful, "payments")
+    _add_part(doubtful)
     finish_command(doubtful, "payments doubtful")
     credit = commands.add_parser("credit", help="credit a doubtful payment at its next look")
     _add_payment(credit)
