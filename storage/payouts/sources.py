@@ -18,7 +18,7 @@ class BuyerRow(NamedTuple):
 
 
 class SignsRow(NamedTuple):
-    """What is known of a buyer.
+    """A bonus of a buyer, and signs about the buyer.
 
     `has_bonus` is 1 for a buyer with rewards or bonuses. The others are signs that buyer and user
     are one person: logins from one network, devices at one address, an invitation, cards with the
@@ -114,7 +114,7 @@ async def has_deposited(tx: Transaction, buyer_id: str) -> bool:
 
 
 async def signs(tx: Transaction, user_id: str, buyer_id: str) -> SignsRow:
-    """Return what is known of a buyer of a user's work."""
+    """Return the signs about a buyer of a user's work."""
     row = await tx.one(SignsRow, f"SELECT {_FLAGS}", user_id=user_id, buyer_id=buyer_id)
     assert row is not None  # noqa: S101 - a row of sub-selects is always there
     return row
