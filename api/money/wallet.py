@@ -4,7 +4,8 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType, field
 
-from api.http.literals import CURRENCIES, TRANSACTION_KINDS, Currency, TransactionKind
+from api.http.literals import CURRENCIES, TRANSACTION_KINDS, TransactionKind
+from api.http.literals import Currency as CurrencyWord
 from api.routing.codec import money
 from api.routing.listing import Listed, Page, Timestamp, timestamp
 from api.routing.routes import Call, Nothing, Reply, Route
@@ -12,6 +13,7 @@ from market.accounts.scopes import Scope
 from market.accounts.wallet import Change, Wallet
 from market.exits.consents import Exits
 from market.jobs.reviews import Reviews
+from market.money.money import Currency
 
 
 class WalletReply(Reply, kw_only=True):
@@ -19,7 +21,9 @@ class WalletReply(Reply, kw_only=True):
 
     `credit_in_review` is the part of `credit_held` that the caller's devices have earned and that
     buyers may still dispute. `usd_pending` are the earnings of the caller's exits by sessions that
-    have ended. They will be paid out, the oldest part at `usd_payable_at`.
+    have ended. They will be paid out, the oldest part at `usd_payable_at`. `usd_owed` and
+    `credit_owed` are debts, if there are any: deposits pay them first, and earnings those for
+    earnings.
     """
 
     credit_balance: float
@@ -29,6 +33,8 @@ class WalletReply(Reply, kw_only=True):
     usd_pending: float
     credit_in_review: float
     usd_payable_at: Timestamp | UnsetType = UNSET
+    usd_owed: float | UnsetType = UNSET
+    credit_owed: float | UnsetType = UNSET
 
 
 class TransactionItem(Struct):
@@ -37,8 +43,8 @@ class TransactionItem(Struct):
     A price is held when something is bought (`hold`); the part that was not used comes back
     (`release`). A `reward` is for a photo of a good deed, a `refund` for falsified traffic of an
     exit or bad work of a device. The operator returns a part of a deposit outside of the service
-    (`deposit_refund`), or corrects the balance (`correction`). A `debt` pays for a deposit that was
-    taken back after its money was spent.
+    (`deposit_refund`), or corrects the balance (`correction`). A `debt` pays for a deposit or for
+    earnings that were taken back after the money had left.
 
     `reference` names the cause.
     """
@@ -46,7 +52,7 @@ class TransactionItem(Struct):
     id: str
     created_at: Timestamp
     kind: TransactionKind
-    currency: Currency
+    currency: CurrencyWord
     amount: float
     reference: str
 
@@ -91,6 +97,7 @@ class WalletRoutes:
         """Return the caller's balances, and the held sums."""
         user = call.caller.profile
         payable_at = await self._exits.payable_at(call.user_id)
+        owed = await self._wallet.owed(call.user_id)
         return WalletReply(
             credit_balance=money(user.credit_available),
             usd_balance=money(user.usd_available),
@@ -99,6 +106,8 @@ class WalletRoutes:
             usd_pending=money(await self._exits.pending(call.user_id)),
             credit_in_review=money(await self._reviews.earned_in_review(call.user_id)),
             usd_payable_at=UNSET if payable_at is None else timestamp(payable_at),
+            usd_owed=money(owed[Currency.USD]) if owed[Currency.USD] else UNSET,
+            credit_owed=money(owed[Currency.CREDIT]) if owed[Currency.CREDIT] else UNSET,
         )
 
     async def transactions(self, call: Call[Nothing, Page]) -> TransactionsReply:

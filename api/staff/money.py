@@ -106,12 +106,18 @@ class OutcomeReply(Reply, kw_only=True):
     expires_at: Timestamp | None
 
 
+class MoneyBalance(Balance):
+    """The money of a user in one currency, and their debt in it."""
+
+    owed: float
+
+
 class MoneyReply(Reply, kw_only=True):
     """A user's balances, and the transactions; `next_cursor` continues them."""
 
     user_id: str
     username: str
-    balances: list[Balance]
+    balances: list[MoneyBalance]
     transactions: list[TransactionItem]
     next_cursor: str | None
 
@@ -333,7 +339,12 @@ class MoneyRoutes:
             user_id=found.user.id,
             username=found.user.username,
             balances=[
-                Balance(each, money(found.available[each]), money(found.held[each]))
+                MoneyBalance(
+                    each,
+                    money(found.available[each]),
+                    money(found.held[each]),
+                    money(found.owed[each]),
+                )
                 for each in Currency
             ],
             transactions=items(part, TABLES["transactions"], TransactionItem),

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from market.events.context import Context
-from market.money import ledger
+from market.money import debts, ledger
 from market.money.ledger import TransferKind
 from market.money.money import Currency
 from storage.money import ledger as queries
@@ -56,6 +56,10 @@ class Wallet:
             limit=limit,
         )
         return [change_of(row) for row in rows]
+
+    async def owed(self, user_id: str) -> dict[Currency, int]:
+        """Return the debts of a user in each currency, in micro-units."""
+        return await self._store.read(debts.owed_in_all, user_id)
 
 
 def change_of(row: MovedRow) -> Change:

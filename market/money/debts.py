@@ -26,6 +26,11 @@ async def owed_of_earnings(tx: Transaction, user_id: str, currency: Currency) ->
     return sum(debt.left for debt in rows if debt.source == DebtSource.EARNINGS)
 
 
+async def owed_in_all(tx: Transaction, user_id: str) -> dict[Currency, int]:
+    """Return the debt of a user in each currency, in micro-units."""
+    return {currency: await owed(tx, user_id, currency) for currency in Currency}
+
+
 def accounts(user_id: str, currency: Currency = Currency.USD) -> list[Movement]:
     """Return a movement between the accounts that `pay` uses, for `ledger.lock`."""
     return [Movement(ledger.available(user_id, currency), ledger.losses(currency), 1)]

@@ -85,7 +85,7 @@ async def debtors(tx: Transaction, *, limit: int) -> list[DebtorRow]:
         """
         SELECT DISTINCT d.user_id, d.currency FROM earning_debts AS d
         JOIN accounts AS a ON a.id = 'user:' || d.user_id || ':available:' || d.currency
-        WHERE d.paid < d.amount AND a.earned > 0
+        WHERE d.user_id > '' AND d.paid < d.amount AND a.earned > 0
         ORDER BY d.user_id, d.currency LIMIT :limit
         """,
         limit=limit,

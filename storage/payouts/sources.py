@@ -9,18 +9,22 @@ from storage.engines.store import Transaction
 ENTRIES_MAX = 1_000
 
 
-class SourceRow(NamedTuple):
-    """A buyer of a user's work: the number of payments, and their micro-credits.
-
-    `has_deposited` is 0 for a buyer without deposits, and `has_bonus` is 1 for one with rewards or
-    bonuses. The others are signs that buyer and user are one person: logins from one network,
-    devices at one address, an invitation, cards with the same digits, and equal payout methods.
-    """
+class BuyerRow(NamedTuple):
+    """A buyer of a user's work: the number of payments, and their micro-credits."""
 
     buyer_id: str
     payments: int
     earned: int
-    has_deposited: int
+
+
+class SignsRow(NamedTuple):
+    """A bonus of a buyer, and signs about the buyer.
+
+    `has_bonus` is 1 for a buyer with rewards or bonuses. The others are signs that buyer and user
+    are one person: logins from one network, devices at one address, an invitation, cards with the
+    same digits, and equal payout methods.
+    """
+
     has_bonus: int
     network: int
     address: int
@@ -29,94 +33,96 @@ class SourceRow(NamedTuple):
     payout_method: int
 
     @property
-    def signs(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """The names of the signs that buyer and user are one person."""
-        names = ("network", "address", "referral", "card", "payout_method")
-        return tuple(name for name in names if getattr(self, name))
+        return tuple(name for name in self._fields[1:] if getattr(self, name))
 
     @property
     def is_circular(self) -> bool:
         """Whether a user may have turned an own bonus into earnings by a second account."""
-        return bool(self.has_bonus and self.signs)
+        return bool(self.has_bonus and self.names)
 
 
-# Each is a query that finds a row if the sign is there, of the buyer `s.buyer_id`.
-_HAS_DEPOSITED = """
-    SELECT 1 FROM entries AS d JOIN transfers AS p ON p.id = d.transfer_id
-    WHERE p.kind = 'deposit' AND d.credit_account IN (
-        'user:' || s.buyer_id || ':available:usd', 'user:' || s.buyer_id || ':available:credit'
-    )
-"""
-_HAS_BONUS = """
-    SELECT 1 FROM referrals WHERE user_id = s.buyer_id OR referrer_id = s.buyer_id
-    UNION ALL SELECT 1 FROM goodness_rewards WHERE user_id = s.buyer_id
-"""
-_NETWORK = """
+# Each is a query that finds a row if it is so.
+_OF_BUYER = (
+    """
+    SELECT 1 FROM referrals WHERE user_id = :buyer_id
+    UNION ALL SELECT 1 FROM referrals WHERE referrer_id = :buyer_id
+    UNION ALL SELECT 1 FROM goodness_rewards WHERE user_id = :buyer_id
+    """,
+    """
     SELECT 1 FROM login_sessions AS a JOIN login_sessions AS b ON b.network = a.network
-    WHERE a.user_id = :user_id AND b.user_id = s.buyer_id AND a.network <> ''
-"""
-_ADDRESS = """
+    WHERE a.user_id = :user_id AND b.user_id = :buyer_id AND a.network <> ''
+    """,
+    """
     SELECT 1 FROM devices AS d JOIN device_origins AS a ON a.device_id = d.id
     JOIN device_origins AS b ON b.address = a.address
     JOIN devices AS e ON e.id = b.device_id
-    WHERE d.user_id = :user_id AND e.user_id = s.buyer_id
-"""
-_REFERRAL = """
-    SELECT 1 FROM referrals
-    WHERE (user_id = :user_id AND referrer_id = s.buyer_id)
-        OR (user_id = s.buyer_id AND referrer_id = :user_id)
-"""
-_CARD = """
+    WHERE d.user_id = :user_id AND e.user_id = :buyer_id
+    """,
+    """
+    SELECT 1 FROM referrals WHERE user_id = :user_id AND referrer_id = :buyer_id
+    UNION ALL SELECT 1 FROM referrals WHERE user_id = :buyer_id AND referrer_id = :user_id
+    """,
+    """
     SELECT 1 FROM saved_cards AS a JOIN saved_cards AS b ON b.shown = a.shown
-    WHERE a.user_id = :user_id AND b.user_id = s.buyer_id
+    WHERE a.user_id = :user_id AND b.user_id = :buyer_id
         AND a.card_id IS NOT NULL AND b.card_id IS NOT NULL
-"""
-_METHOD = """
+    """,
+    """
     SELECT 1 FROM payout_methods AS a
     JOIN payout_methods AS b ON b.kind = a.kind AND b.shown = a.shown
-    WHERE a.user_id = :user_id AND b.user_id = s.buyer_id AND a.shown <> ''
-"""
-_SIGNS = (_NETWORK, _ADDRESS, _REFERRAL, _CARD, _METHOD)
-_FLAGS = ", ".join(
-    f"CASE WHEN EXISTS ({sign}) THEN 1 ELSE 0 END" for sign in (_HAS_DEPOSITED, _HAS_BONUS, *_SIGNS)
+    WHERE a.user_id = :user_id AND b.user_id = :buyer_id AND a.shown <> ''
+    """,
 )
-_IS_CIRCULAR = f"EXISTS ({_HAS_BONUS}) AND ({' OR '.join(f'EXISTS ({sign})' for sign in _SIGNS)})"
-_BUYERS = f"""(
-    SELECT j.user_id AS buyer_id, COUNT(*) AS payments, CAST(SUM(e.earned) AS BIGINT) AS earned
-    FROM (
-        SELECT transfer_id, earned FROM entries WHERE credit_account = :account
-        ORDER BY transfer_id {NEWEST_FIRST} LIMIT :most
-    ) AS e
-    JOIN transfers AS t ON t.id = e.transfer_id
-    JOIN jobs AS j ON j.id = SUBSTR(REPLACE(t.reference, 'review:', ''), 5, 36)
-    WHERE e.earned > 0 AND t.kind IN ('capture', 'payout')
-    GROUP BY j.user_id ORDER BY SUM(e.earned) DESC, j.user_id LIMIT :limit
-) AS s"""
+_FLAGS = ", ".join(f"CASE WHEN EXISTS ({found}) THEN 1 ELSE 0 END" for found in _OF_BUYER)
 
 
-async def sources(tx: Transaction, user_id: str, *, limit: int) -> list[SourceRow]:
+async def buyers(tx: Transaction, user_id: str, *, limit: int) -> list[BuyerRow]:
     """Return the buyers who paid for a user's newest work, the largest sum first."""
     return await tx.all(
-        SourceRow,
+        BuyerRow,
         f"""
-        SELECT s.buyer_id, s.payments, s.earned, {_FLAGS} FROM {_BUYERS}
-        ORDER BY s.earned DESC, s.buyer_id
+        SELECT j.user_id, COUNT(*), CAST(SUM(e.earned) AS BIGINT)
+        FROM (
+            SELECT transfer_id, earned FROM entries WHERE credit_account = :account
+            ORDER BY transfer_id {NEWEST_FIRST} LIMIT :most
+        ) AS e
+        JOIN transfers AS t ON t.id = e.transfer_id
+        JOIN jobs AS j ON j.id = SUBSTR(REPLACE(t.reference, 'review:', ''), 5, 36)
+        WHERE e.earned > 0 AND t.kind IN ('capture', 'payout')
+        GROUP BY j.user_id ORDER BY SUM(e.earned) DESC, j.user_id LIMIT :limit
         """,
-        user_id=user_id,
         account=f"user:{user_id}:available:credit",
         most=ENTRIES_MAX,
         limit=limit,
     )
+
+
+async def has_deposited(tx: Transaction, buyer_id: str) -> bool:
+    """Return whether a buyer has a deposit; all credits of the wallet are read without one."""
+    found = await tx.one(
+        int,
+        """
+        SELECT 1 FROM entries AS d JOIN transfers AS p ON p.id = d.transfer_id
+        WHERE p.kind = 'deposit' AND d.credit_account IN (:usd, :credit) LIMIT 1
+        """,
+        usd=f"user:{buyer_id}:available:usd",
+        credit=f"user:{buyer_id}:available:credit",
+    )
+    return found is not None
+
+
+async def signs(tx: Transaction, user_id: str, buyer_id: str) -> SignsRow:
+    """Return the signs about a buyer of a user's work."""
+    row = await tx.one(SignsRow, f"SELECT {_FLAGS}", user_id=user_id, buyer_id=buyer_id)
+    assert row is not None  # noqa: S101 - a row of sub-selects is always there
+    return row
 
 
 async def has_circular(tx: Transaction, user_id: str, *, limit: int) -> bool:
     """Return whether one of the buyers is circular, of the `limit` with the largest sums."""
-    found = await tx.one(
-        int,
-        f"SELECT 1 FROM {_BUYERS} WHERE {_IS_CIRCULAR} LIMIT 1",
-        user_id=user_id,
-        account=f"user:{user_id}:available:credit",
-        most=ENTRIES_MAX,
-        limit=limit,
-    )
-    return found is not None
+    for buyer in await buyers(tx, user_id, limit=limit):
+        if (await signs(tx, user_id, buyer.buyer_id)).is_circular:
+            return True
+    return False

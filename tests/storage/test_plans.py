@@ -631,8 +631,11 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "batches of a provider": lambda market, _: market.store.read(
         batch_queries.unsettled, "paypal", looked_before=1, limit=20
     ),
-    "circular earnings": lambda market, buyer: market.store.read(
-        source_queries.has_circular, buyer, limit=100
+    "signs of one person": lambda market, buyer: market.store.read(
+        source_queries.signs, buyer, buyer[:-1] + "x"
+    ),
+    "deposits of a buyer": lambda market, buyer: market.store.read(
+        source_queries.has_deposited, buyer
     ),
     "settled batches to look at": lambda market, _: market.store.read(
         batch_queries.watched, "paypal", now=1, limit=20
@@ -640,7 +643,7 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "debts that earnings pay": lambda market, _: market.store.read(debt_queries.debtors, limit=20),
     "doubtful batches": lambda market, _: market.store.read(batch_queries.doubtful, limit=20),
     "sources of earnings": lambda market, buyer: market.store.read(
-        source_queries.sources, buyer, limit=20
+        source_queries.buyers, buyer, limit=20
     ),
     "my sessions": lambda market, buyer: sessions(market, buyer, SessionStatus.ACTIVE),
     "all my sessions": lambda market, buyer: sessions(market, buyer, None),

@@ -56,11 +56,12 @@ _KINDS: Mapping[Action, TransferKind] = {
 
 
 class History(Struct, frozen=True):
-    """A user's balances and the newest changes of their wallet."""
+    """A user's balances and debts, and the newest changes of their wallet."""
 
     user: UserRow
     available: dict[Currency, int]
     held: dict[Currency, int]
+    owed: dict[Currency, int]
     changes: list[Change]
 
 
@@ -391,5 +392,6 @@ async def _history(
         user=user,
         available={each: await ledger_queries.balance(tx, account(each)) or 0 for each in Currency},
         held={each: await ledger_queries.balance(tx, held(each)) or 0 for each in Currency},
+        owed=await debts.owed_in_all(tx, user.id),
         changes=[change_of(row) for row in rows],
     )

@@ -48,7 +48,7 @@ from storage.payouts import sources as source_queries
 from storage.payouts.batches import BatchRow
 from storage.payouts.methods import MethodRow
 from storage.payouts.payouts import PayoutRow
-from storage.payouts.sources import SourceRow
+from storage.payouts.sources import BuyerRow, SignsRow
 from storage.staff.base import staff as staff_queries
 
 # Bounds the transaction of an export.
@@ -64,6 +64,14 @@ BY_FORMAT = {
 }
 
 
+class Source(Struct, frozen=True):
+    """A buyer of a user's work, with the signs that both are one person."""
+
+    buyer: BuyerRow
+    signs: SignsRow
+    has_deposited: bool
+
+
 class Shown(Struct, frozen=True):
     """All that a decision about a payout is founded on.
 
@@ -75,7 +83,7 @@ class Shown(Struct, frozen=True):
     method: MethodRow
     details: Details
     earnings: dict[Currency, Earnings]
-    sources: list[SourceRow]
+    sources: list[Source]
     is_verified: bool
 
 
@@ -156,7 +164,7 @@ async def show(context: Context, author: Author, payout_id: str, sealing: Sealin
             method=method,
             details=opened(sealing, method.sealed),
             earnings={each: await earnings_of(tx, row.user_id, each) for each in Currency},
-            sources=await source_queries.sources(tx, row.user_id, limit=SOURCES_MAX),
+            sources=await _sources(tx, row.user_id),
             is_verified=await queries.is_verified(tx, row.user_id),
         )
         return found, {}
@@ -484,6 +492,17 @@ async def _find(context: Context, payout_id: str) -> PayoutRow:
     if row is None:
         raise MarketError(Code.PAYOUT_NOT_FOUND, "There is no such payout.")
     return row
+
+
+async def _sources(tx: Transaction, user_id: str) -> list[Source]:
+    return [
+        Source(
+            buyer,
+            await source_queries.signs(tx, user_id, buyer.buyer_id),
+            await source_queries.has_deposited(tx, buyer.buyer_id),
+        )
+        for buyer in await source_queries.buyers(tx, user_id, limit=SOURCES_MAX)
+    ]
 
 
 async def _method_of(tx: Transaction, row: PayoutRow) -> MethodRow:

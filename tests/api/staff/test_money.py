@@ -69,7 +69,12 @@ async def test_money_is_paid_in_refunded_corrected_and_listed(staff: StaffApi) -
     assert negative.field == "amount"
     assert 'send "direction": "take"' in negative.body["error"]["message"]
     history = (await staff.call("GET", f"{path}/money?limit=2", token=token)).body
-    assert history["balances"][0] == {"currency": "usd", "available": 12.08, "held": 0.0}
+    assert history["balances"][0] == {
+        "currency": "usd",
+        "available": 12.08,
+        "held": 0.0,
+        "owed": 0.0,
+    }
     assert [each["kind"] for each in history["transactions"]] == ["correction", "deposit_refund"]
     more = f"{path}/money?limit=2&cursor={history['next_cursor']}"
     rest = (await staff.call("GET", more, token=token)).body

@@ -158,6 +158,7 @@ async def test_another_name_of_the_site_changes_no_request_of_a_charge(
         (row,) = await payments(market, user)
         assert row.status == "paid"
         assert await available(market, user) == 20 * USD
+        assert bank.cards.conflicts == int(is_old)
 
 
 async def test_the_ceiling_of_a_month_holds_until_the_next(market: Market, bank: Bank) -> None:

@@ -88,6 +88,9 @@ async def test_later_earnings_pay_what_was_paid_out_before(market: Market) -> No
     assert await market.earning_debts.sweep() == 0
     await earn(market, user, 500)
     assert (await earnings(market, user)).owed == 700 * MICRO
+    assert (await market.wallet.owed(user))[CREDIT] == 700 * MICRO
+    shown = await money.history(market.context, ROOT, user, limit=1)
+    assert shown.owed == {Currency.USD: 0, CREDIT: 700 * MICRO}
     made = [market.earning_debts.sweep() for _ in range(3)]
     assert await asyncio.gather(*made)
     assert (await earned_part(market, user), await owed(market, user)) == (0, 250 * MICRO)

@@ -17,7 +17,7 @@ from market.staff.money import paying
 from storage.engines.store import Transaction, insert_row
 from storage.payouts import sources as queries
 from storage.payouts.payouts import PayoutRow
-from storage.payouts.sources import SourceRow
+from storage.payouts.sources import SignsRow
 
 CREDIT = Currency.CREDIT
 
@@ -77,9 +77,9 @@ async def _methods(market: Market, tx: Transaction, *users: str) -> None:
     await tx.run("UPDATE payout_methods SET shown = 'DE\u20263000'")
 
 
-async def source(market: Market, user: str) -> SourceRow:
-    [found] = await market.store.read(queries.sources, user, limit=9)
-    return found
+async def source(market: Market, user: str) -> SignsRow:
+    [found] = await market.store.read(queries.buyers, user, limit=9)
+    return await market.store.read(queries.signs, user, found.buyer_id)
 
 
 async def paid_by_bonus(market: Market) -> tuple[str, PayoutRow, str]:
@@ -114,16 +114,17 @@ async def test_each_sign_makes_a_bonus_of_the_buyer_circular(market: Market) -> 
     user, row, buyer = await paid_by_bonus(market)
     assert row.state == "approved"  # no sign yet
     found = await source(market, user)
-    assert (found.has_bonus, found.has_deposited, found.signs) == (1, 0, ())
+    assert (found.has_bonus, found.names) == (1, ())
+    assert not await market.store.read(queries.has_deposited, buyer)
     assert not found.is_circular
     seen: tuple[str, ...] = ()
     for name, happen in signs.items():
         await market.store.write(lambda tx, act=happen: act(market, tx, user, buyer))
         found = await source(market, user)
         seen = (*seen, name)
-        assert (found.signs, found.is_circular) == (seen, True)
+        assert (found.names, found.is_circular) == (seen, True)
     shown = await paying.show(market.context, ROOT, row.id, PAYOUT_METHODS)
-    assert [each.is_circular for each in shown.sources] == [True]
+    assert [each.signs.is_circular for each in shown.sources] == [True]
 
 
 @cases("mixed", [False, True])

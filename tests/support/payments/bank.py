@@ -30,6 +30,7 @@ class BankCards:
         self.setups: dict[str, SeenSetup] = {}
         self.attached: set[str] = set()
         self._charges: dict[str, NewCharge] = {}
+        self.conflicts = 0  # repetitions with another text
         self.customers: dict[str, set[str]] = {}
         self._customer_of: dict[str, str] = {}  # by the page
         self.failure: Failure = ""
@@ -52,6 +53,7 @@ class BankCards:
         self._bank.call("charge")
         provider_id = f"bank-{charge.id}"
         if self._charges.setdefault(charge.id, charge) != charge:
+            self.conflicts += 1
             raise ProviderError("the key is of another request", is_final=True)
         if provider_id not in self._bank.payments:
             is_attached = charge.card_id in self.attached

@@ -93,6 +93,7 @@ async def _history(desk: Desk, options: Namespace) -> Report:
                 "currency": currency,
                 "available": as_decimal(found.available[currency]),
                 "held": as_decimal(found.held[currency]),
+                "owed": as_decimal(found.owed[currency]),
             }
             for currency in Currency
         ],

@@ -72,13 +72,13 @@ async def _show(desk: Desk, options: Namespace) -> Report:
         ],
         "sources": [
             {
-                "buyer": each.buyer_id,
-                "payments": each.payments,
-                "earned": as_decimal(each.earned),
-                "has_deposited": bool(each.has_deposited),
-                "has_bonus": bool(each.has_bonus),
-                "signs": " ".join(each.signs),
-                "circular": each.is_circular,
+                "buyer": each.buyer.buyer_id,
+                "payments": each.buyer.payments,
+                "earned": as_decimal(each.buyer.earned),
+                "has_deposited": each.has_deposited,
+                "has_bonus": bool(each.signs.has_bonus),
+                "signs": " ".join(each.signs.names),
+                "circular": each.signs.is_circular,
             }
             for each in found.sources
         ],

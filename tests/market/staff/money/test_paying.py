@@ -256,7 +256,8 @@ async def test_a_show_has_the_sources_of_the_earnings(market: Market) -> None:
     found = await paying.show(market.context, ROOT, row.id, PAYOUT_METHODS)
     assert found.details.holder == "Ada Lovelace"
     [source] = found.sources
-    assert (source.payments, source.earned, source.has_deposited) == (1, 1_800 * MICRO, 1)
+    assert (source.buyer.payments, source.buyer.earned) == (1, 1_800 * MICRO)
+    assert (source.has_deposited, source.signs.is_circular) == (True, False)
     assert found.earnings[Currency.CREDIT].in_payout == 1_000 * MICRO
 
 

@@ -59,8 +59,8 @@ def test_a_refund_and_corrections_are_posted_once(run: Run, paid: None) -> None:
     assert answer(run, corrected("3", "c-1", "credit"))["corrected"]["currency"] == "credit"
     history = answer(run, ["money", "history", "ada"])
     assert history["balances"] == [
-        {"currency": "usd", "available": "17.08", "held": "0.00"},
-        {"currency": "credit", "available": "3.00", "held": "0.00"},
+        {"currency": "usd", "available": "17.08", "held": "0.00", "owed": "0.00"},
+        {"currency": "credit", "available": "3.00", "held": "0.00", "owed": "0.00"},
     ]
     kinds = ["correction", "correction", "correction", "deposit_refund", "deposit"]
     assert [each["kind"] for each in history["transactions"]] == kinds
