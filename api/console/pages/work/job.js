@@ -184,6 +184,7 @@ function acts(job, url, refresh) {
     { kind: "danger" },
   );
   if (OPEN.has(job.status)) return el("div", { class: "actions above" }, cancel);
+  if (job.review?.state === "upheld") return appealOf(url);
   if (job.review?.state !== "held") return null;
   return card(
     t("work.review"),
@@ -214,6 +215,24 @@ function acts(job, url, refresh) {
         },
       }),
     ),
+  );
+}
+
+// An appeal against a decision for the worker; the operator refuses one that is too late.
+function appealOf(url) {
+  return el(
+    "details",
+    { class: "card" },
+    el("summary", null, t("work.review.appeal")),
+    el("p", null, t("work.review.appeal.text")),
+    form({
+      fields: [{ name: "reason", label: t("work.review.appeal.reason"), type: "textarea", required: true, maxlength: 2000 }],
+      submit: t("work.review.appeal"),
+      send: async (values) => {
+        await post(`${url}/appeal`, values);
+        await refresh();
+      },
+    }),
   );
 }
 
