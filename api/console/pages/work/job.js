@@ -220,7 +220,12 @@ function acts(job, url, refresh) {
 
 // An appeal against a decision for the worker; the operator refuses one that is too late.
 function appealOf(url) {
-  return el(
+  const area = el("div", null);
+  const send = async (values) => {
+    const { due_at: due } = await post(`${url}/appeal`, values);
+    area.replaceChildren(notice("info", t("work.review.appealed", { date: date(due) })));
+  };
+  area.append(el(
     "details",
     { class: "card" },
     el("summary", null, t("work.review.appeal")),
@@ -228,12 +233,10 @@ function appealOf(url) {
     form({
       fields: [{ name: "reason", label: t("work.review.appeal.reason"), type: "textarea", required: true, maxlength: 2000 }],
       submit: t("work.review.appeal"),
-      send: async (values) => {
-        await post(`${url}/appeal`, values);
-        await refresh();
-      },
+      send,
     }),
-  );
+  ));
+  return area;
 }
 
 // Where it is opened, if it listens and this service has apps; null else.
