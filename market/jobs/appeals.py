@@ -1,7 +1,7 @@
 """Appeals: either side of a decided dispute may ask once for a decision of another person.
 
 The first decision stays with the side that it favours. If the second one favours the appellant, the
-house pays the difference, so nobody loses an amount that was awarded.
+house pays the difference, and the awarded amounts stay.
 """
 
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ _DECIDED = (ReviewStatus.UPHELD, ReviewStatus.REVERSED)
 class Claim(Struct, frozen=True):
     """The part of one side in the decided reviews of a job, in micro-units of `currency`.
 
-    A buyer claims the price, a worker the earnings: `most` in all, of which the decision has
-    awarded `awarded`. `decided_at` is the time of the newest decision, in UTC seconds.
+    A buyer claims the price, a worker the earnings: `most` in all. The decision has awarded
+    `awarded`. `decided_at` is the time of the newest decision, in UTC seconds.
     """
 
     is_buyer: bool

@@ -12,6 +12,8 @@ from market.base.errors import Code
 from market.base.states import ReviewStatus
 from market.files.evidence import APPEAL_SECONDS
 from market.jobs.appeals import DUE_SECONDS
+from storage.engines.store import Transaction
+from storage.files.evidence import is_evidence
 
 UPHELD, REVERSED = ReviewStatus.UPHELD, ReviewStatus.REVERSED
 
@@ -39,6 +41,20 @@ async def test_the_side_that_lost_appeals_once(market: Market) -> None:
     won = market.appeals.appeal(worker, job_id, "more")
     assert await refusal(won) is Code.NOT_REVIEWABLE
     assert await market.appeals.listed(worker, limit=5) == []
+
+
+async def test_the_evidence_stays_while_an_appeal_waits(market: Market) -> None:
+    buyer, worker = await market.person(credit="20"), await market.person()
+    appealed = await decided(market, buyer, worker, UPHELD)
+    final = await decided(market, buyer, worker, UPHELD)
+    await market.appeals.appeal(buyer, appealed, "the log shows it")
+
+    async def kept(tx: Transaction) -> list[str]:
+        sql = f"SELECT j.id FROM jobs AS j WHERE {is_evidence('j.id')}"
+        return await tx.all(str, sql, decided_after=market.clock.now + 1)
+
+    assert await market.store.read(kept) == [appealed]
+    assert final != appealed
 
 
 async def test_a_worker_appeals_against_a_reversal(market: Market) -> None:
