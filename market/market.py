@@ -42,6 +42,7 @@ from market.exits.consents import NO_EXITS, Exits, ExitTerms
 from market.exits.earnings import ExitAdvances
 from market.exits.payouts import ExitPayouts
 from market.files.artifacts import Artifacts, ArtifactTerms
+from market.jobs.appeals import Appeals
 from market.jobs.attempt_reports import AttemptReports
 from market.jobs.jobs import Jobs
 from market.jobs.overdue import Overdue
@@ -213,6 +214,7 @@ class Market:
         self.job_sweeper = JobSweeper(
             context, overdue, self.jobs.outcomes, self.jobs.notices, rules.jobs.waiting_seconds
         )
+        self.appeals = Appeals(context)
         self.samples: Samples | None = None
         if rules.samples.is_on:
             self.samples = Samples(context, rules.samples, self.specs, self.bounds)

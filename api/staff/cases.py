@@ -1,4 +1,4 @@
-"""Routes that judge cases: failed canaries, failed samples, and rewards for photos."""
+"""Routes that judge cases: failed canaries, failed samples, rewards for photos, and appeals."""
 
 from typing import Annotated, Any, Literal
 
@@ -9,7 +9,7 @@ from api.routing.listing import Limit, Listing, Page, Timestamp, timestamp
 from api.routing.routes import Call, Nothing, Reply, StaffRoute
 from api.staff.money import OutcomeReply, outcome_reply
 from api.staff.users import FINDING
-from api.staff.words import PREFIX, Name, ReasonRequest, author, moment
+from api.staff.words import PREFIX, Name, Reason, ReasonRequest, author, moment
 from market.base.errors import Code, MarketError
 from market.staff.base.roles import Action
 from market.staff.cases.base import Decision, Kind
@@ -28,14 +28,21 @@ class CaseQuery(Listing, Struct):
     limit: Limit = 50
 
 
+class VoidRequest(Struct):
+    """The reason of a decision; a successful appellant gets `percent` of the whole claim in all."""
+
+    reason: Reason
+    percent: Annotated[int, Meta(ge=1, le=100)] = 100
+
+
 class CaseItem(Struct):
-    """A case: `amount` is what its user gets if it is made void, below zero what is taken back.
+    """A case: the user gets `amount` if it is made void; below zero it is taken back.
 
     A case that `is_open` waits for a decision.
     """
 
     id: str
-    kind: Literal["canary", "sample", "reward"]
+    kind: Literal["canary", "sample", "reward", "appeal"]
     user_id: str
     device: str | None
     at: Timestamp
@@ -43,6 +50,7 @@ class CaseItem(Struct):
     amount: float
     currency: str
     is_open: bool
+    due_at: Timestamp | None
     decision: str | None
     decided_at: Timestamp | None
 
@@ -92,7 +100,7 @@ class CaseRoutes:
             StaffRoute(
                 "GET",
                 ALL,
-                "Cases of a kind (canary, sample or reward), the newest first",
+                "Cases of a kind (canary, sample, reward or appeal), the newest first",
                 self.listed,
                 CasesReply,
                 action=Action.CASE_VIEW,
@@ -116,14 +124,24 @@ class CaseRoutes:
                     handler,
                     OutcomeReply,
                     action=Action.CASE_DECIDE,
-                    body=ReasonRequest,
+                    body=body,
                     idempotent=True,
                     errors=decided,
                     example=why,
                 )
-                for word, summary, handler in (
-                    ("uphold", "Decide that the failure, or the reward, stands", self.uphold),
-                    ("void", "Give back what a failure took, or take a reward back", self.void),
+                for word, summary, handler, body in (
+                    (
+                        "uphold",
+                        "Decide that the failure, the reward or the first decision stands",
+                        self.uphold,
+                        ReasonRequest,
+                    ),
+                    (
+                        "void",
+                        "Undo a failure, take a reward back, or let an appeal succeed",
+                        self.void,
+                        VoidRequest,
+                    ),
                 )
             ),
         ]
@@ -157,11 +175,13 @@ class CaseRoutes:
         """Uphold a case."""
         return await self._decide(call, Decision.UPHELD)
 
-    async def void(self, call: Call[ReasonRequest, Any]) -> OutcomeReply:
+    async def void(self, call: Call[VoidRequest, Any]) -> OutcomeReply:
         """Make a case void."""
-        return await self._decide(call, Decision.VOIDED)
+        return await self._decide(call, Decision.VOIDED, percent=call.body.percent)
 
-    async def _decide(self, call: Call[ReasonRequest, Any], decision: Decision) -> OutcomeReply:
+    async def _decide(
+        self, call: Call[Any, Any], decision: Decision, *, percent: int = 100
+    ) -> OutcomeReply:
         outcome = await self._cases.decide(
             author(call, outcome_reply),
             _kind(call),
@@ -169,6 +189,7 @@ class CaseRoutes:
             decision,
             self._limits,
             call.body.reason,
+            percent=percent,
         )
         return outcome_reply(outcome)
 
@@ -197,6 +218,7 @@ def _item(row: JudgedCase) -> CaseItem:
         amount=money(case.void_amount),
         currency=case.currency,
         is_open=case.is_open and decision is None,
+        due_at=moment(case.due_at),
         decision=None if decision is None else decision.decision,
         decided_at=None if decision is None else moment(decision.decided_at),
     )

@@ -393,11 +393,11 @@ class CaseDecided(EventData, frozen=True):
     """The staff has decided about a failed check of a device, or a reward, for this `reason`.
 
     An `upheld` failure or reward stays. Of a `voided` failure the loss is given back; the amount of
-    a `voided` reward is taken back.
+    a `voided` reward is taken back. A `voided` appeal has replaced the decision about a dispute.
     """
 
     case_id: str
-    kind: Literal["canary", "sample", "reward"]
+    kind: Literal["canary", "sample", "reward", "appeal"]
     decision: Literal["upheld", "voided"]
     reason: str
 

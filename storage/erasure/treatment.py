@@ -645,6 +645,13 @@ _OF_USERS: Mapping[str, Rows] = {
         numbers="correctness streak checks",
         exported=None,
     ),
+    "appeals": rows(
+        _OWN,
+        "id",
+        ids="id job_id user_id",
+        numbers="created_at due_at given",
+        erased={"reason": "''"},
+    ),
     "case_decisions": rows(
         _OWN,
         "kind subject_id",

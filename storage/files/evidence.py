@@ -4,8 +4,9 @@
 def is_evidence(job: str) -> str:
     """Return SQL that is true for a job whose files and logs a judge may need.
 
-    Its payment is in review, is disputed, or was disputed and decided after `:decided_after`. A
-    buyer that deletes a result in review, and disputes it then, would leave nothing to judge by.
+    Its payment is in review, is disputed, or was disputed and decided after `:decided_after`, or an
+    appeal waits. A buyer that deletes a result in review, and disputes it then, would leave nothing
+    to judge by.
 
     Args:
         job: SQL for the identifier of the job.
@@ -19,5 +20,9 @@ def is_evidence(job: str) -> str:
                     r.resolved_at IS NULL
                     OR (r.disputed_at IS NOT NULL AND r.resolved_at > :decided_after)
                 )
+        ) + (
+            SELECT COUNT(*) FROM appeals AS p
+            LEFT JOIN case_decisions AS d ON d.kind = 'appeal' AND d.subject_id = p.id
+            WHERE p.job_id = {job} AND d.kind IS NULL
         ) > 0
     """

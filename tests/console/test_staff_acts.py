@@ -10,6 +10,7 @@ from support.clients.socks import Client
 from support.clients.staff import StaffApi, staffed
 from support.console.axe import faults
 from support.console.browser import Tab, Visit, needs_chromium
+from support.console.console import opened
 from support.market.staff import PASSWORD
 from support.targets import targets
 
@@ -117,6 +118,35 @@ async def test_a_dispute_is_decided_each_way(visit: Visit, staff: StaffApi) -> N
         await tab.until_text("decided: ")
         assert (await wallet(staff.service, buyer))[0] == back
         assert (await wallet(staff.service, owner))[0] == paid
+
+
+async def test_an_appeal_from_the_console_is_judged_on_the_page_of_its_case(
+    visit: Visit, staff: StaffApi
+) -> None:
+    job_id, buyer, _ = await disputed(staff)
+    first = await staff.token(Role.OPERATOR)
+    await staff.call("POST", f"/jobs/{job_id}/uphold", {"reason": WHY}, token=first)
+    tab = await opened(visit, staff.service, buyer, f"/console/jobs/{job_id}")
+    await tab.click("Appeal")
+    await tab.fill("Objection to the decision", "<b>six</b> of ten")
+    await tab.click("button[type=submit]")
+    await tab.until_text("You have appealed", "main")
+    ada = await staff.hire(Role.FINANCE, "ada")
+    tab = await entered(visit, staff, ada)
+    await tab.click("main a[href^='#/case/appeal/']")
+    await tab.until_text("Case appeal of the buyer", "h1")
+    await tab.until_text("<b>six</b> of ten", "main")
+    assert not await faults(tab)
+    await tab.fill("Decision", "void")
+    await tab.until_text("The user gets up to 10 credit.")
+    await tab.fill("Percent of the whole claim", "60")
+    await tab.fill("Reason, which the user reads", "six of ten files were right")
+    await tab.click("Decide")
+    await tab.until_text("decided: void")
+    assert (await wallet(staff.service, buyer))[0] == 6
+    await tab.click("Cases")
+    await tab.click("Rewards for photos")
+    await tab.until_text("Rewards for photos", "h1")
 
 
 async def test_a_large_correction_is_approved_by_a_second_person(

@@ -131,7 +131,7 @@ async function queuePage() {
     heading("Queue"),
     table("Complaints that are due", tickets, ticketCells),
     table("Disputes", disputes, disputeCells),
-    may("case.view") && table("Failed checks", cases, caseCells),
+    may("case.view") && table("Failed checks and appeals", cases, caseCells),
     may("approval.list") && table("Waiting for a second person", approvals, { ...approvalCells, page: () => link("/approvals", "decide") }),
     may("log.read") && table("Newest stops", acts, { "at (UTC)": (each) => moment(each.at), author: authorOf,
       user: (each) => link(ofUser(each.user_id), each.user_id), reason: (each) => each.text }),

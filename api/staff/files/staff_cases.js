@@ -1,9 +1,9 @@
-// Cases: failed canaries, failed samples and rewards for photos, each with its evidence and one decision.
+// Cases: failed canaries, failed samples, rewards for photos and appeals, each with its evidence and one decision.
 
 import { ask, at, card, done, form, heading, link, may, moment, ofUser, table } from "./staff_parts.js";
 import { el } from "./dom.js";
 
-const KINDS = [["canary", "Failed canaries"], ["sample", "Failed samples"], ["reward", "Rewards for photos"]];
+const KINDS = [["canary", "Failed canaries"], ["sample", "Failed samples"], ["reward", "Rewards for photos"], ["appeal", "Appeals"]];
 const user = (id) => id && link(ofUser(id), id);
 
 export const caseCells = {
@@ -13,12 +13,13 @@ export const caseCells = {
   user: (each) => user(each.user_id),
   device: (each) => each.device,
   summary: (each) => each.summary,
+  "due (UTC)": (each) => moment(each.due_at),
   decision: (each) => each.decision ?? (each.is_open ? "open" : "pardoned"),
 };
 
-// The newest failures without a decision, for the queue.
+// The newest appeals and failures without a decision, for the queue.
 export async function openCases() {
-  const pages = await Promise.all(["canary", "sample"].map((kind) => ask("GET", `/cases/${kind}?limit=50`)));
+  const pages = await Promise.all(["appeal", "canary", "sample"].map((kind) => ask("GET", `/cases/${kind}?limit=50`)));
   return pages.flatMap((page) => page.cases).filter((each) => each.is_open);
 }
 
@@ -37,8 +38,8 @@ export async function casesPage(kind = "canary", name = "", before = "") {
 // What making a case void does.
 function consequence(page) {
   const { amount, currency, kind } = page;
-  const moved = amount < 0 ? `${-amount} ${currency} are taken back.` : amount > 0 ? `The user gets ${amount} ${currency}.` : "";
-  const given = { canary: "The finding bars the device no more.", sample: "The reputation comes back.", reward: "" }[kind];
+  const moved = amount < 0 ? `${-amount} ${currency} are taken back.` : amount > 0 ? `The user gets up to ${amount} ${currency}.` : "";
+  const given = { canary: "The finding bars the device no more.", sample: "The reputation comes back.", reward: "", appeal: "The first decision stays as it is." }[kind];
   return [given, moved].filter(Boolean).join(" ");
 }
 
@@ -46,9 +47,12 @@ function decision(page) {
   if (!page.is_open || !may("case.decide")) return null;
   return card(el("h2", {}, "Decision"), form([
     ["decision", "Decision", { options: [["uphold", "Uphold"], ["void", "Make void"]] }],
+    ...(page.kind === "appeal" ? [["percent", "Percent of the whole claim that the appellant gets in all",
+      { inputmode: "numeric", pattern: "[1-9][0-9]?|100", value: "100" }]] : []),
     ["reason", "Reason, which the user reads", { rows: 2, maxlength: 500 }],
-  ], "Decide", async ({ decision: word, reason }) => {
-    const result = await ask("POST", `/cases/${at(page.kind)}/${at(page.id)}/${word}`, { reason });
+  ], "Decide", async ({ decision: word, reason, percent }) => {
+    const body = word === "void" && percent ? { reason, percent: Number(percent) } : { reason };
+    const result = await ask("POST", `/cases/${at(page.kind)}/${at(page.id)}/${word}`, body);
     await done(result.state === "waits" ? `waits for a second person: request ${result.id}` : `decided: ${word}`);
   }, (value) => `${value.decision === "void" ? consequence(page) : "Nothing changes."} A decision is final.`));
 }
@@ -59,7 +63,8 @@ export async function casePage(kind, id) {
     heading(`Case ${page.summary}`),
     el("p", {}, `${page.kind} · `, moment(page.at), " (UTC) · user ", user(page.user_id), page.device && ` · device ${page.device}`,
       ` · ${caseCells.decision(page)}`),
-    table("Evidence", facts, { name: (each) => each.name, value: (each) => each.value }),
+    table("Evidence", facts, { name: (each) => each.name,
+      value: (each) => (each.name === "job" ? link(`/job/${at(each.value)}`, each.value) : each.value) }),
     table("History", history, { "at (UTC)": (each) => moment(each.at), what: (each) => each.what, detail: (each) => each.detail }),
     decision(page),
   ];

@@ -18,7 +18,7 @@ function decision(job, price) {
   if (!may("job.decide")) return null;
   const named = (percent) => {
     const back = Math.round(price * percent * 10_000) / 1_000_000;
-    return `The buyer gets ${back} of ${price} ${job.currency} back; the rest is paid. A decision is final.`;
+    return `The buyer gets ${back} of ${price} ${job.currency} back; the rest is paid. Each side may appeal once.`;
   };
   const percentOf = ({ decision: word, percent }) => ({ uphold: 0, reverse: 100 })[word] ?? Number(percent);
   return card(el("h2", {}, "Decision"), form([

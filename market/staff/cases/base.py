@@ -23,6 +23,7 @@ class Kind(StrEnum):
     CANARY = "canary"
     SAMPLE = "sample"
     REWARD = "reward"
+    APPEAL = "appeal"
 
 
 class Decision(StrEnum):
@@ -37,7 +38,8 @@ class Case(Struct, frozen=True):
 
     `void_amount` is what the user gets if it is made void, in micro-units of `currency`: negative
     for an amount that is taken back. `summary` says in a few words what happened. A case that
-    `is_open` can be decided, unless it has a decision.
+    `is_open` can be decided, unless it has a decision. `entitled` is the whole claim of an appeal
+    about the job `job_id`, which is due at a time (UTC seconds).
     """
 
     kind: Kind
@@ -49,6 +51,16 @@ class Case(Struct, frozen=True):
     void_amount: int = 0
     currency: Currency = Currency.CREDIT
     is_open: bool = True
+    entitled: int = 0
+    due_at: int | None = None
+    job_id: str | None = None
+
+
+class Parties(Struct, frozen=True):
+    """The users that a case is about, and the authors of an earlier decision (`author_key`)."""
+
+    users: tuple[str, ...] = ()
+    judges: frozenset[str] = frozenset()
 
 
 class Fact(Struct, frozen=True):
@@ -67,7 +79,7 @@ class PastEvent(Struct, frozen=True):
 
 
 class Evidence(Struct, frozen=True):
-    """What a decision about a case is founded on."""
+    """Evidence for a decision about a case: facts, and the history."""
 
     facts: list[Fact]
     history: list[PastEvent]
@@ -77,7 +89,7 @@ class CaseKind(Protocol):
     """The acts of one kind of case."""
 
     async def find(self, tx: Transaction, case_id: str) -> Case | None:
-        """Return a case; None if there is none."""
+        """Return a case, None for an unknown one."""
 
     async def page(self, tx: Transaction, *, user_id: str, before: str, limit: int) -> list[Case]:
         """Return the cases before one, of a user or of all ("") users, newest first.
@@ -88,6 +100,10 @@ class CaseKind(Protocol):
 
     async def evidence(self, tx: Transaction, case: Case) -> Evidence:
         """Return the evidence about a case."""
+
+    async def parties(self, _tx: Transaction, case: Case, /) -> Parties:
+        """Return the users and authors that may not decide about a case."""
+        return Parties((case.user_id,))
 
     async def void(self, tx: Transaction, context: Context, case: Case, /) -> Changes:
         """Give back what a case took, but for its amount. No account is locked before this."""

@@ -5,7 +5,16 @@ from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.exits.consents import BARRED_WORDS
 from market.staff.base.acts import Changes
-from market.staff.cases.base import HISTORY_MAX, Case, Decision, Evidence, Fact, Kind, PastEvent
+from market.staff.cases.base import (
+    HISTORY_MAX,
+    Case,
+    CaseKind,
+    Decision,
+    Evidence,
+    Fact,
+    Kind,
+    PastEvent,
+)
 from market.staff.stopping.suspending import order
 from storage.devices import devices as device_queries
 from storage.engines.store import Transaction
@@ -13,7 +22,7 @@ from storage.exits import exits as queries
 from storage.exits.exits import ConsentRow, OwnedFindingRow
 
 
-class Canaries:
+class Canaries(CaseKind):
     """Findings about exits; a void finding bars its device no more, unless another one does."""
 
     async def find(self, tx: Transaction, case_id: str) -> Case | None:

@@ -7,7 +7,7 @@ correction: above the limit it waits for a second person.
 from collections.abc import Mapping
 from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from market.accounts.letters import Letters
 from market.accounts.mail import case_decided
@@ -26,27 +26,33 @@ from market.staff.base.acts import (
     checked_text,
     permit,
     require_name,
+    require_stranger,
 )
 from market.staff.base.roles import Action, Author
+from market.staff.cases.appeals import Appeals
 from market.staff.cases.base import Case, CaseKind, Decision, Evidence, Kind
 from market.staff.cases.canaries import Canaries
 from market.staff.cases.rewards import Rewards
 from market.staff.cases.samples import Samples
 from market.staff.finding.users import resolve
-from market.staff.money import money
-from market.staff.money.approvals import Amount, Limits, Outcome, Posting, State
+from market.staff.money import approvals, money
+from market.staff.money.approvals import Amount, Limits, Outcome, Posting, State, author_key
 from market.staff.money.second_person import POSTERS, Poster
 from market.staff.money.second_person_limit import do_or_ask
 from storage.engines.store import Transaction
 from storage.staff.cases import case_decisions as queries
 from storage.staff.cases import case_writes as writes
 from storage.staff.cases.case_decisions import DecisionRow
+from storage.staff.money import approvals as approval_queries
 from storage.staff.money import judging as judging_queries
 
+WHOLE = 100  # percent
+FIRST_JUDGE = "You took part in the first decision: another person has to judge the appeal."
 KINDS: Mapping[Kind, CaseKind] = {
     Kind.CANARY: Canaries(),
     Kind.SAMPLE: Samples(),
     Kind.REWARD: Rewards(),
+    Kind.APPEAL: Appeals(),
 }
 
 
@@ -124,6 +130,8 @@ class Cases:
         decision: Decision,
         limits: Limits,
         why: str,
+        *,
+        percent: int = WHOLE,
     ) -> Outcome:
         """Decide a case, or ask a second person; the same decision again changes nothing.
 
@@ -134,22 +142,24 @@ class Cases:
             decision: the decision.
             limits: the amounts that one person may move.
             why: the reason, which the user gets.
+            percent: the part of the whole claim that a successful appellant gets in all.
 
         Raises:
             MarketError: `not_permitted`, `invalid_field`, `case_not_found`, `case_decided`;
                 `insufficient_funds`, when the user has spent an amount that is taken back.
         """
-        case = await self._find(kind, case_id)
+        case = _in_part(await self._find(kind, case_id), percent)
         text = Text(TextKind.DECISION, checked_text(why, "reason", REASON_MAX_CHARACTERS))
 
         async def change(tx: Transaction) -> tuple[Outcome, Changes]:
             new = _amount(case, decision)
-            decided = (await queries.of_cases(tx, kind, [case.id])).get(case.id)
-            if decided is not None and decided.decision == decision:
-                return _outcome(new, case, State.DONE_BEFORE), {"repeated": (None, decision)}
-            current = await self._require_open(tx, case)
+            before = await self._earlier(tx, case, decision, new)
+            if before is not None:
+                return before, {"repeated": (None, before.id)}
+            await self._require_open(tx, case)
+            await self._require_judge(tx, author, case)
             if not new.amount:
-                return await self._carry_out(tx, current, decision, text.body)
+                return await self._carry_out(tx, case, decision, text.body)
             return await do_or_ask(
                 tx,
                 self._context,
@@ -183,7 +193,13 @@ class Cases:
         case = await KINDS[kind].find(tx, case_id)
         if case is None:
             raise MarketError(Code.CASE_NOT_FOUND)
-        case = await self._require_open(tx, case)
+        await self._require_open(tx, case)
+        if posting.approval_id is not None:
+            approval = await approval_queries.find(tx, posting.approval_id)
+            judges = (await KINDS[kind].parties(tx, case)).judges
+            if approval is not None and approval.decided_by in judges:
+                raise MarketError(Code.NOT_PERMITTED, FIRST_JUDGE)
+        case = structs.replace(case, void_amount=new.amount)
         _, changes = await self._carry_out(tx, case, Decision.VOIDED, why)
         outcome, moved = await money.post(tx, context, new, posting)
         return outcome, {**changes, **moved}
@@ -215,14 +231,51 @@ class Cases:
             raise MarketError(Code.CASE_NOT_FOUND)
         return case
 
-    async def _require_open(self, tx: Transaction, case: Case) -> Case:
-        """Return a case as it is now, if nothing was decided about it."""
+    async def _earlier(
+        self, tx: Transaction, case: Case, decision: Decision, new: Amount
+    ) -> Outcome | None:
+        """Return the outcome of an equal decision of before; another one that waits is refused."""
+        if not new.amount:
+            decided = (await queries.of_cases(tx, case.kind, [case.id])).get(case.id)
+            is_same = decided is not None and decided.decision == decision
+            return _outcome(new, case, State.DONE_BEFORE) if is_same else None
+        try:
+            return await approvals.earlier(tx, self._context, new)
+        except MarketError as error:
+            if error.code is not Code.REFERENCE_REUSED:
+                raise
+            message = "Another decision about this case was made, or waits for a second person."
+            raise MarketError(Code.CASE_DECIDED, message) from error
+
+    async def _require_judge(self, tx: Transaction, author: Author, case: Case) -> None:
+        """Refuse a party of a case, and the authors of an earlier decision about it."""
+        parties = await KINDS[case.kind].parties(tx, case)
+        for user_id in parties.users:
+            await require_stranger(tx, author, user_id)
+        if {author_key(author), f"unix:{author.unix_user}"} & parties.judges:
+            raise MarketError(Code.NOT_PERMITTED, FIRST_JUDGE)
+
+    async def _require_open(self, tx: Transaction, case: Case) -> None:
+        """Refuse a case that was decided meanwhile."""
         current = await KINDS[case.kind].find(tx, case.id)
         if current is None or not current.is_open:
             raise MarketError(Code.CASE_DECIDED)
         if await queries.of_cases(tx, case.kind, [case.id]):
             raise MarketError(Code.CASE_DECIDED)
-        return current
+
+
+def _in_part(case: Case, percent: int) -> Case:
+    """Return a case whose user gets a percentage of the whole claim in all."""
+    if percent == WHOLE:
+        return case
+    amount = case.void_amount - (case.entitled - case.entitled * percent // WHOLE)
+    if not case.entitled or not 1 <= percent < WHOLE or amount <= 0:
+        raise MarketError(
+            Code.INVALID_FIELD,
+            "A percentage is of an appeal, from 1 to 100, and more than was awarded before.",
+            field="percent",
+        )
+    return structs.replace(case, void_amount=amount)
 
 
 def _amount(case: Case, decision: Decision) -> Amount:
@@ -235,7 +288,13 @@ def _amount(case: Case, decision: Decision) -> Amount:
         case.user_id,
         case.currency,
         amount,
-        {"kind": case.kind, "case": case.id, "amount": amount, "reference": reference},
+        {
+            "kind": case.kind,
+            "case": case.id,
+            "job": case.job_id,
+            "amount": amount,
+            "reference": reference,
+        },
     )
 
 

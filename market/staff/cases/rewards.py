@@ -7,14 +7,23 @@ other rewards of the user.
 from market.events.context import Context
 from market.money.money import as_decimal
 from market.staff.base.acts import Changes
-from market.staff.cases.base import HISTORY_MAX, Case, Decision, Evidence, Fact, Kind, PastEvent
+from market.staff.cases.base import (
+    HISTORY_MAX,
+    Case,
+    CaseKind,
+    Decision,
+    Evidence,
+    Fact,
+    Kind,
+    PastEvent,
+)
 from storage.assistant import assistant as queries
 from storage.assistant.assistant import RewardRow
 from storage.engines.store import Transaction
 from storage.staff.cases import case_decisions
 
 
-class Rewards:
+class Rewards(CaseKind):
     """Paid rewards; the amount of a void one is taken back. Its photo earns nothing again."""
 
     async def find(self, tx: Transaction, case_id: str) -> Case | None:

@@ -1,11 +1,20 @@
-"""Failed samples: jobs with a known answer for which a device handed in another result."""
+"""Failed samples: jobs with a known answer, and another result of a device."""
 
 import hashlib
 
 from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.staff.base.acts import Changes
-from market.staff.cases.base import HISTORY_MAX, Case, Decision, Evidence, Fact, Kind, PastEvent
+from market.staff.cases.base import (
+    HISTORY_MAX,
+    Case,
+    CaseKind,
+    Decision,
+    Evidence,
+    Fact,
+    Kind,
+    PastEvent,
+)
 from market.trust import sample_checks, trust
 from market.trust.reputation import NEW, WHOLE
 from storage.engines.store import Transaction
@@ -14,7 +23,7 @@ from storage.trust import samples as queries
 from storage.trust.samples import WrongRow
 
 
-class Samples:
+class Samples(CaseKind):
     """Wrong results of samples; a void one gives back reputation, reviews and the price."""
 
     async def find(self, tx: Transaction, case_id: str) -> Case | None:

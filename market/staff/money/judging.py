@@ -1,8 +1,8 @@
 """Disputes that the staff judges: the evidence, and one decision with a reason for both sides.
 
 A decision upholds the payment, reverses it, or splits it: then the buyer gets a percentage of the
-price back. It is final: there is no appeal to another decision. A later injustice is a correction
-of the balance. Above the limit a decision waits for a second person.
+price back. It is final for the side that it favours; the other side may appeal to another person
+(`market.staff.cases.appeals`). Above the limit a decision waits for a second person.
 """
 
 from typing import Final, Literal

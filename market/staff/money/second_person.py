@@ -87,8 +87,9 @@ async def approve(
         waiting = await _waiting(tx, context, row.id)
         await _require_another(tx, waiting, author)
         await _require_asker(tx, waiting)
-        if waiting.action == Action.JOB_DECIDE:
-            for party in await judging.parties(tx, json.loads(waiting.payload)["job"]):
+        judged_job = json.loads(waiting.payload).get("job")
+        if judged_job is not None:  # a dispute, or an appeal: both sides are parties
+            for party in await judging.parties(tx, judged_job):
                 await require_stranger(tx, author, party)
         if payload_hash(waiting.payload) != waiting.payload_hash:
             raise MarketError(Code.APPROVAL_OVER, "The stored request was changed; it is void.")

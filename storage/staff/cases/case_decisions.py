@@ -34,3 +34,19 @@ async def of_cases(
         kind=kind,
     )
     return {row.subject_id: row for row in rows}
+
+
+async def deciders(tx: Transaction, job_id: str, attempts: Sequence[int]) -> list[str]:
+    """Return the authors of the decision about a disputed job, and its second person."""
+    return await tx.all(
+        str,
+        f"""
+        SELECT m.author FROM {tx.table("asked", id="TEXT")}
+        JOIN staff_money AS m ON m.business_key = asked.id
+        UNION
+        SELECT p.decided_by FROM {tx.table("asked", id="TEXT")}
+        JOIN staff_money AS m ON m.business_key = asked.id
+        JOIN approvals AS p ON p.id = m.approval_id
+        """,
+        asked=json.dumps([{"id": f"decide:{job_id}:{each}"} for each in attempts]),
+    )

@@ -42,9 +42,12 @@ async def decide(
     decision: Decision,
     author: Author = ROOT,
     limits: Limits = LIMITS,
+    percent: int = 100,
 ) -> Outcome:
     """Decide a case."""
-    return await cases_of(market).decide(author, kind, case_id, decision, limits, WHY)
+    return await cases_of(market).decide(
+        author, kind, case_id, decision, limits, WHY, percent=percent
+    )
 
 
 async def letters_about(market: Market, case_id: str) -> int:

@@ -2,15 +2,15 @@
 
 import argparse
 
-from proxyd.cli.parsing import Topics, add_limit, commands_of, identifier, text
+from proxyd.cli.parsing import Topics, add_limit, commands_of, identifier, part, text
 from proxyd.cli.staff.parsers import finish_command
 
-KINDS = ("canary", "sample", "reward")  # as in `market.staff`, which no parser waits for
+KINDS = ("canary", "sample", "reward", "appeal")  # as in `market.staff`, which no parser waits for
 
 
 def add_topics(topics: Topics) -> None:
     """Add the topic of cases."""
-    topics.add("case", "failed checks of devices, and rewards for photos", _add_cases)
+    topics.add("case", "failed checks of devices, rewards for photos, and appeals", _add_cases)
 
 
 def _add_cases(topic: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def _add_cases(topic: argparse.ArgumentParser) -> None:
     listed = case.add_parser("list", help="the newest cases of a kind")
     _add_kind(listed)
     listed.add_argument(
-        "--user", type=text, default="", metavar="USER", help="only rewards of this user"
+        "--user", type=text, default="", metavar="USER", help="only rewards or appeals of this user"
     )
     listed.add_argument(
         "--before", type=identifier, metavar="ID", help="only cases before this one"
@@ -28,12 +28,20 @@ def _add_cases(topic: argparse.ArgumentParser) -> None:
     finish_command(listed, "case list")
     for name, words in (
         ("show", "a case with its evidence; the log records it"),
-        ("uphold", "decide that the failure, or the reward, stands"),
-        ("void", "give back what a failure took, or take a reward back"),
+        ("uphold", "decide that the failure, the reward or the first decision stands"),
+        ("void", "undo a failure, take a reward back, or let an appeal succeed"),
     ):
         command = case.add_parser(name, help=words)
         _add_kind(command)
         command.add_argument("case", type=text, metavar="ID", help="the identifier of the case")
+        if name == "void":
+            command.add_argument(
+                "--percent",
+                type=part,
+                default=100,
+                metavar="P",
+                help="part of the whole claim that a successful appellant gets in all",
+            )
         if name != "show":
             command.add_argument(
                 "--reason", type=text, required=True, metavar="TEXT", help="sent to the user"

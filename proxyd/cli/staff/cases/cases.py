@@ -1,10 +1,10 @@
-"""Commands about cases: failed canaries, failed samples, and rewards for photos."""
+"""Commands about cases: failed canaries, failed samples, rewards for photos, and appeals."""
 
 from argparse import Namespace
 
 from market.money.money import as_decimal
 from market.staff.cases.base import Decision, Kind
-from market.staff.cases.cases import Cases, JudgedCase
+from market.staff.cases.cases import WHOLE, Cases, JudgedCase
 from proxyd.cli.staff.base.desk import Command, Desk, Ended, Report, when
 from proxyd.cli.staff.money.money import report
 from proxyd.ops.books import approval_limits
@@ -49,6 +49,7 @@ async def _decide(desk: Desk, options: Namespace) -> Report | Ended:
         decision,
         approval_limits(desk.settings),
         options.reason,
+        percent=options.percent if decision is Decision.VOIDED else WHOLE,
     )
     return report(outcome, decision.value)
 
@@ -64,6 +65,7 @@ def _row(row: JudgedCase) -> Report:
         "summary": case.summary,
         "amount": as_decimal(case.void_amount),
         "currency": case.currency,
+        "due": when(case.due_at),
         "open": case.is_open and decision is None,
         "decision": None if decision is None else decision.decision,
     }

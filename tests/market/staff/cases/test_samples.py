@@ -83,7 +83,7 @@ async def test_a_void_sample_gives_back_all_that_it_took(market: Market) -> None
     assert await reputation_of(market, made.device) == made.before
     assert await reviews.disputes(market.context) == []
     assert await available(market, made.owner, CREDIT) == had + made.sample.price
-    # The buyer has as much time as before.
+    # The review goes on for the rest of its time.
     await market.reviews.dispute(frozen.buyer_id, made.frozen, "an empty file")
     [event] = await said(market, made.owner, "case.decided")
     assert (event["kind"], event["decision"]) == ("sample", "voided")

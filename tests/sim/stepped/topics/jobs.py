@@ -139,7 +139,13 @@ async def _expires(side: Side) -> Any:
     await side.market.store.write(reviews._expire, context, chosen, job_id)
 
 
+async def _appeals(side: Side) -> Any:
+    row = await side.market.appeals.appeal(side.buyer, side.world.jobs["disputed"], "a reason")
+    return row.reason
+
+
 REVIEWS: Mapping[str, Action] = {
+    "appeals": _appeals,
     "confirms": partial(_confirms, "reviewed"),
     "confirms another one": partial(_confirms, "second reviewed"),
     "disputes": _disputes,

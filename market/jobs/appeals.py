@@ -1,0 +1,118 @@
+"""Appeals: either side of a decided dispute may ask once for a decision of another person.
+
+The first decision stays with the side that it favours. If the second one favours the appellant, the
+house pays the difference, and the awarded amounts stay.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from market.base.errors import Code, MarketError
+from market.base.states import ReviewStatus
+from market.events.context import Context
+from market.files.evidence import APPEAL_SECONDS
+from market.jobs.reviews import REASON_MAX_CHARACTERS
+from market.money.money import Currency
+from storage.engines.store import Transaction
+from storage.jobs import appeals as queries
+from storage.jobs import jobs as job_queries
+from storage.jobs import reviews as review_queries
+from storage.jobs.appeals import AppealRow, DecidedRow
+from storage.jobs.jobs import JobRow
+from storage.jobs.reviews import ReviewRow
+
+DUE_SECONDS = 72 * 3_600
+_DECIDED = (ReviewStatus.UPHELD, ReviewStatus.REVERSED)
+
+
+class Claim(Struct, frozen=True):
+    """The part of one side in the decided reviews of a job, in micro-units of `currency`.
+
+    A buyer claims the price, a worker the earnings: `most` in all. The decision has awarded
+    `awarded`. `decided_at` is the time of the newest decision, in UTC seconds.
+    """
+
+    is_buyer: bool
+    currency: Currency
+    most: int
+    awarded: int
+    decided_at: int
+
+
+class Appeals:
+    """Appeals of buyers and workers."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def appeal(self, user_id: str, job_id: str, reason: str) -> AppealRow:
+        """Ask for a second decision about the dispute of a job; a repetition changes nothing.
+
+        Args:
+            user_id: the buyer of the job, or a worker whose pay was disputed.
+            job_id: the job.
+            reason: the objection to the decision, for the staff.
+
+        Raises:
+            MarketError: `invalid_field`; `job_not_found`, for all others; `not_reviewable`, when
+                nothing was decided, the decision has awarded everything, or its 14 days are over.
+        """
+        if not 1 <= len(reason) <= REASON_MAX_CHARACTERS:
+            message = f"reason must have 1 to {REASON_MAX_CHARACTERS} characters."
+            raise MarketError(Code.INVALID_FIELD, message, field="reason")
+        return await self._context.store.write(self._appeal, user_id, job_id, reason)
+
+    async def listed(self, user_id: str, *, before: str = "", limit: int) -> list[DecidedRow]:
+        """Return the newest appeals of a user, with their decisions."""
+        return await self._context.store.read(
+            queries.decided_page, user_id, before=before, limit=limit
+        )
+
+    async def _appeal(self, tx: Transaction, user_id: str, job_id: str, reason: str) -> AppealRow:
+        await tx.lock("jobs", [job_id])
+        job = await job_queries.find(tx, job_id)
+        rows = await review_queries.of_job(tx, job_id)
+        if job is None or user_id not in {job.user_id, *(row.user_id for row in rows)}:
+            raise MarketError(Code.JOB_NOT_FOUND)
+        for before in await queries.of_job(tx, job_id):
+            if before.user_id == user_id:
+                return before
+        claim, now = claim_of(job, rows, user_id), self._context.now()
+        if claim is None:
+            raise MarketError(Code.NOT_REVIEWABLE, "No dispute of this job was decided.")
+        if claim.awarded >= claim.most:
+            raise MarketError(Code.NOT_REVIEWABLE, "The decision has given you everything.")
+        if now > claim.decided_at + APPEAL_SECONDS:
+            raise MarketError(Code.NOT_REVIEWABLE, "The time to appeal is over.")
+        row = AppealRow(
+            self._context.identifiers.new(), job_id, user_id, reason, now, now + DUE_SECONDS
+        )
+        await queries.insert(tx, row)
+        return row
+
+
+def claim_of(job: JobRow, rows: Sequence[ReviewRow], user_id: str) -> Claim | None:
+    """Return the claim of one side in the decided disputes of a job; None without a decision."""
+    is_buyer = job.user_id == user_id
+    decided = [
+        row
+        for row in rows
+        if row.state in _DECIDED
+        and row.disputed_at is not None
+        and row.resolved_at is not None
+        and (is_buyer or row.user_id == user_id)
+    ]
+    if not decided:
+        return None
+    last = max(row.resolved_at or 0 for row in decided)
+    if is_buyer:
+        back = sum(row.price if _is_reversed(row) else row.refunded for row in decided)
+        most = sum(row.price for row in decided)
+        return Claim(True, Currency(job.currency), most, back, last)
+    kept = sum(0 if _is_reversed(row) else row.earned - row.withheld for row in decided)
+    return Claim(False, Currency.CREDIT, sum(row.earned for row in decided), kept, last)
+
+
+def _is_reversed(row: ReviewRow) -> bool:
+    return row.state == ReviewStatus.REVERSED

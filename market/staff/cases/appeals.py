@@ -1,0 +1,116 @@
+"""Appeals against decisions about disputes, which another person than the first judges.
+
+The first decision stays as it is. If the appeal succeeds, the house pays the missing part to the
+appellant, or a percentage of it.
+"""
+
+from market.events.context import Context
+from market.jobs.appeals import Claim, claim_of
+from market.money.money import as_decimal
+from market.staff.base.acts import Changes
+from market.staff.cases.base import (
+    Case,
+    CaseKind,
+    Decision,
+    Evidence,
+    Fact,
+    Kind,
+    Parties,
+    PastEvent,
+)
+from storage.engines.store import Transaction
+from storage.jobs import appeals as queries
+from storage.jobs import jobs as job_queries
+from storage.jobs import reviews as review_queries
+from storage.jobs.appeals import AppealRow
+from storage.jobs.jobs import JobRow
+from storage.jobs.reviews import ReviewRow
+from storage.staff.cases import case_decisions
+
+
+class Appeals(CaseKind):
+    """Appeals of buyers and workers."""
+
+    async def find(self, tx: Transaction, case_id: str) -> Case | None:
+        """Return an appeal."""
+        row = await queries.find(tx, case_id)
+        return None if row is None else await _case(tx, row)
+
+    async def page(self, tx: Transaction, *, user_id: str, before: str, limit: int) -> list[Case]:
+        """Return the newest appeals, of a user or of all users."""
+        rows = await queries.page(tx, user_id=user_id, before=before, limit=limit)
+        return [await _case(tx, row) for row in rows]
+
+    async def evidence(self, tx: Transaction, case: Case) -> Evidence:
+        """Return the objection, the first decision, and the appeal of the other side."""
+        row = await queries.find(tx, case.id)
+        assert row is not None  # noqa: S101 - no appeal is deleted
+        job, rows = await _dispute(tx, row.job_id)
+        claim = _claim(job, rows, row)
+        facts = [
+            Fact("job", row.job_id),
+            Fact("appellant", "buyer" if claim.is_buyer else "worker"),
+            Fact("the appellant says", row.reason),
+            Fact(f"claimed {claim.currency}", as_decimal(claim.most)),
+            Fact(f"awarded {claim.currency}", as_decimal(claim.awarded)),
+            Fact("other appeals", len(await queries.of_job(tx, row.job_id)) - 1),
+        ]
+        past = [
+            PastEvent(each.resolved_at, f"attempt {each.attempt}: {each.state}", each.reason or "")
+            for each in rows
+            if each.resolved_at is not None
+        ]
+        return Evidence(facts, past)
+
+    async def parties(self, tx: Transaction, case: Case, /) -> Parties:
+        """Return both sides of the job, and the authors of the first decision."""
+        row = await queries.find(tx, case.id)
+        assert row is not None  # noqa: S101 - no appeal is deleted
+        job, rows = await _dispute(tx, row.job_id)
+        attempts = [each.attempt for each in rows]
+        return Parties(
+            tuple(dict.fromkeys((job.user_id, *(each.user_id for each in rows)))),
+            frozenset(await case_decisions.deciders(tx, row.job_id, attempts)),
+        )
+
+    async def void(self, tx: Transaction, _context: Context, case: Case, /) -> Changes:
+        """Record the amount that the house pays."""
+        await queries.give(tx, case.id, case.void_amount)
+        return {}
+
+    def words(self, case: Case, decision: Decision) -> str:
+        """Return the decision in a sentence for the appellant."""
+        if decision is Decision.UPHELD:
+            return f"Your appeal was looked at: {case.summary} The first decision stays."
+        paid = f"{as_decimal(case.void_amount)} {case.currency}"
+        return f"Your appeal was successful: {case.summary} The service pays you {paid}."
+
+
+async def _case(tx: Transaction, row: AppealRow) -> Case:
+    job, rows = await _dispute(tx, row.job_id)
+    claim = _claim(job, rows, row)
+    side = "buyer" if claim.is_buyer else "worker"
+    return Case(
+        Kind.APPEAL,
+        row.id,
+        row.user_id,
+        row.created_at,
+        f"appeal of the {side} of job {row.job_id}.",
+        void_amount=claim.most - claim.awarded,
+        currency=claim.currency,
+        entitled=claim.most,
+        due_at=row.due_at,
+        job_id=row.job_id,
+    )
+
+
+async def _dispute(tx: Transaction, job_id: str) -> tuple[JobRow, list[ReviewRow]]:
+    job = await job_queries.find(tx, job_id)
+    assert job is not None  # noqa: S101 - no job is deleted
+    return job, await review_queries.of_job(tx, job_id)
+
+
+def _claim(job: JobRow, rows: list[ReviewRow], row: AppealRow) -> Claim:
+    claim = claim_of(job, rows, row.user_id)
+    assert claim is not None  # noqa: S101 - an appeal is about a decision, which stays
+    return claim

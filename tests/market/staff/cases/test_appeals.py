@@ -1,0 +1,119 @@
+"""Appeals: another person judges them, the first decision stays, and the house pays."""
+
+import pytest
+from support.market.books import available, balance, refusal
+from support.market.cases import cases_of, decide, letters_about, verify
+from support.market.events import said
+from support.market.market import Market
+from support.market.staff import ROOT, acting, member
+from support.market.staff_money import ASKER, CREDIT, LIMITS, NOTHING, SECOND
+
+from market.base.errors import Code
+from market.money.money import MICRO
+from market.staff.audit import audit_all
+from market.staff.base.roles import Author, Machine, Role
+from market.staff.cases.base import Decision, Kind
+from market.staff.members import accounts
+from market.staff.money import judging
+from market.staff.money.approvals import Limits, State
+from market.staff.money.judging import Verdict
+from market.staff.money.second_person import approve
+from tests.market.staff.money.test_judging import disputed
+
+UPHELD, VOIDED = Decision.UPHELD, Decision.VOIDED
+THIRD = Machine("third")
+
+
+async def judged(
+    market: Market, percent: int, author: Author = ROOT, limits: Limits = LIMITS
+) -> tuple[str, str, str]:
+    """Have a dispute about 10 credits decided; return the job and both sides."""
+    buyer, worker = await market.person(credit="10"), await market.person()
+    job_id = await disputed(market, buyer, worker)
+    verdict = Verdict(percent)
+    await judging.decide(market.context, author, job_id, verdict, limits, "read the log")
+    return job_id, buyer, worker
+
+
+@pytest.mark.both_engines
+@pytest.mark.parametrize(
+    ("first", "percent", "of_buyer", "given"),
+    [(0, 100, True, 10_000_000), (40, 60, True, 2_000_000), (40, 100, False, 3_600_000)],
+)
+async def test_the_house_pays_the_difference(
+    market: Market, first: int, percent: int, of_buyer: bool, given: int
+) -> None:
+    job_id, buyer, worker = await judged(market, first)
+    side, other = (buyer, worker) if of_buyer else (worker, buyer)
+    await verify(market, side)
+    had = [await available(market, each, CREDIT) for each in (side, other)]
+    appeal = await market.appeals.appeal(side, job_id, "the log shows it")
+    shown = await cases_of(market).shown(SECOND, Kind.APPEAL, appeal.id)
+    facts = {each.name: each.value for each in shown.evidence.facts}
+    assert (facts["job"], facts["the appellant says"]) == (job_id, "the log shows it")
+    assert facts["appellant"] == ("buyer" if of_buyer else "worker")
+    assert shown.judged.case.due_at == appeal.due_at
+    for state in (State.DONE, State.DONE_BEFORE):
+        done = await decide(market, Kind.APPEAL, appeal.id, VOIDED, SECOND, percent=percent)
+        assert (done.state, done.amount) == (state, given)
+    now = [await available(market, each, CREDIT) for each in (side, other)]
+    assert now == [had[0] + given, had[1]]
+    assert await balance(market, "house:corrections:credit") == -given
+    [listed] = await market.appeals.listed(side, limit=5)
+    assert (listed.decision, listed.given) == ("voided", given)
+    [event] = await said(market, side, "case.decided")
+    assert (event["kind"], event["decision"]) == ("appeal", "voided")
+    assert await letters_about(market, appeal.id) == 1
+    assert (await audit_all(market.store)).passed
+
+
+async def test_an_upheld_decision_moves_nothing(market: Market) -> None:
+    job_id, buyer, worker = await judged(market, 0)
+    appeal = await market.appeals.appeal(buyer, job_id, "the log shows it")
+    await decide(market, Kind.APPEAL, appeal.id, UPHELD, SECOND)
+    assert await available(market, buyer, CREDIT) == 0
+    assert await available(market, worker, CREDIT) == 9 * MICRO
+    [listed] = await market.appeals.listed(buyer, limit=5)
+    assert (listed.decision, listed.given) == ("upheld", 0)
+
+
+async def test_a_percentage_gives_more_than_before(market: Market) -> None:
+    job_id, buyer, _ = await judged(market, 40)
+    appeal = await market.appeals.appeal(buyer, job_id, "the log shows it")
+    for percent in (0, 39, 40, 101):
+        less = decide(market, Kind.APPEAL, appeal.id, VOIDED, SECOND, percent=percent)
+        assert await refusal(less) is Code.INVALID_FIELD, percent
+
+
+async def test_the_first_judges_and_both_sides_judge_no_appeal(market: Market) -> None:
+    job_id, buyer, worker = await judged(market, 0, ASKER)
+    appeal = await market.appeals.appeal(buyer, job_id, "the log shows it")
+    first = decide(market, Kind.APPEAL, appeal.id, VOIDED, ASKER)
+    assert await refusal(first) is Code.NOT_PERMITTED
+    judge = await member(market, Role.FINANCE)
+    await accounts.declare(market.context, acting(judge), judge.id, worker, "mine")
+    party = decide(market, Kind.APPEAL, appeal.id, UPHELD, acting(judge))
+    assert await refusal(party) is Code.NOT_PERMITTED
+    asked = await decide(market, Kind.APPEAL, appeal.id, VOIDED, SECOND, NOTHING)
+    less = decide(market, Kind.APPEAL, appeal.id, VOIDED, SECOND, NOTHING, percent=60)
+    assert await refusal(less) is Code.CASE_DECIDED
+    posters = cases_of(market).posters
+    side = approve(market.context, acting(judge), asked.id, posters=posters)
+    assert await refusal(side) is Code.NOT_PERMITTED
+    again = approve(market.context, ASKER, asked.id, posters=posters)
+    assert await refusal(again) is Code.NOT_PERMITTED
+    await approve(market.context, THIRD, asked.id, posters=posters)
+    assert await available(market, buyer, CREDIT) == 10 * MICRO
+    assert (await audit_all(market.store)).passed
+
+
+async def test_the_second_person_of_a_decision_judges_no_appeal(market: Market) -> None:
+    buyer, worker = await market.person(credit="10"), await market.person()
+    job_id = await disputed(market, buyer, worker)
+    asked = await judging.decide(market.context, ASKER, job_id, Verdict(0), NOTHING, "read the log")
+    await approve(market.context, SECOND, asked.outcome.id)
+    appeal = await market.appeals.appeal(buyer, job_id, "the log shows it")
+    for author in (ASKER, SECOND):
+        early = decide(market, Kind.APPEAL, appeal.id, UPHELD, author)
+        assert await refusal(early) is Code.NOT_PERMITTED
+    assert (await decide(market, Kind.APPEAL, appeal.id, UPHELD, THIRD)).state is State.DONE
