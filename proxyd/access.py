@@ -121,6 +121,35 @@ class Hour:
 
 
 @final
+class SessionLines:
+    """Bounds the lines about destinations of all associations of a session in an hour.
+
+    A buyer can open associations again and again. The number of sessions bounds the memory.
+
+    Args:
+        most: lines of a session in an hour.
+    """
+
+    __slots__ = ("_hour", "_lines", "_most")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._hour = 0
+        self._lines: dict[str, int] = {}
+
+    def take(self, hour: int, session_id: str) -> bool:
+        """Return whether a session may have one more line in an hour, and count it."""
+        if hour != self._hour:
+            self._hour = hour
+            self._lines.clear()
+        lines = self._lines.get(session_id, 0)
+        if lines >= self._most:
+            return False
+        self._lines[session_id] = lines + 1
+        return True
+
+
+@final
 class Destinations:
     """Records the destinations of one association, `DESTINATIONS_MAX` in an hour.
 
@@ -129,13 +158,20 @@ class Destinations:
     Args:
         reached: the record of the association.
         record: takes the records.
+        lines: bounds the lines of all associations of the session.
     """
 
-    __slots__ = ("_hour", "_noted", "_others", "_reached", "_record")
+    __slots__ = ("_hour", "_lines", "_noted", "_others", "_reached", "_record")
 
-    def __init__(self, reached: Reached, record: Callable[[Access | Reached | Sent], None]) -> None:
+    def __init__(
+        self,
+        reached: Reached,
+        record: Callable[[Access | Reached | Sent], None],
+        lines: SessionLines,
+    ) -> None:
         self._reached = reached
         self._record = record
+        self._lines = lines
         self._hour = 0
         self._noted = 0
         self._others = 0
@@ -145,7 +181,7 @@ class Destinations:
         if hour != self._hour:
             self._hour, self._noted, self._others = hour, 0, 0
         to = self._reached
-        if self._noted < DESTINATIONS_MAX:
+        if self._noted < DESTINATIONS_MAX and self._lines.take(hour, to.session_id):
             self._noted += 1
             self._record(Sent(to._replace(host=host, port=port, source_port=source_port)))
             return
@@ -157,4 +193,6 @@ class Destinations:
 # A client of names and calls has fewer. Each costs a line, and one connection must not fill the
 # log's queue.
 DESTINATIONS_MAX: Final = 32
+# The lines of 64 such connections. Above it a connection has a count alone.
+SESSION_LINES_MAX: Final = 2048
 UNKNOWN_EXIT: Final = "unknown"  # instead of the device of a dial that another process has made

@@ -49,6 +49,7 @@ from proxyd.access import (
     Hour,
     Reached,
     Sent,
+    SessionLines,
 )
 from proxyd.counters import Counters
 from proxyd.egress.exit import Cancellable, Exit
@@ -85,7 +86,8 @@ class ConnectionServices:
     `dials` are slots of connections that wait for a target, `associations` slots of connections
     that relay datagrams; sessions compete for both. `tallies` count events for buyers, `counters`
     the same events for the operator. `over` is called with each connection that holds nothing but
-    its socket any more, `record` with the records of it. `hour` is that of the access log.
+    its socket any more, `record` with the records of it. `hour` is that of the access log, and
+    `session_lines` bounds its lines about datagrams.
     """
 
     reactor: Reactor
@@ -98,6 +100,7 @@ class ConnectionServices:
     dials: FairSlots[str]
     associations: FairSlots[str]
     over: Callable[["ClientConnection"], None]
+    session_lines: SessionLines
     record: Callable[[Access | Reached | Sent], None] | None = None
     exits: Ways | None = None
     hour: Hour = NO_HOUR
@@ -468,7 +471,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         client_port = request.port if address_of(str(request.host)) == address else 0
         record, destinations = services.record, None
         if record is not None:
-            destinations = Destinations(self._reaching(None), record)
+            destinations = Destinations(self._reaching(None), record, services.session_lines)
         association = Association(
             services.reactor,
             services.closer,

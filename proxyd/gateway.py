@@ -18,7 +18,7 @@ from api.http.rate import RateLimit
 from market.base.networks import NetworkCounts, counted_network, crowded
 from proxyctl.protocol.policy import Policy
 from proxyd.acceptor import Acceptor
-from proxyd.access import Access, Hour, Reached, Sent
+from proxyd.access import SESSION_LINES_MAX, Access, Hour, Reached, Sent, SessionLines
 from proxyd.connection import ClientConnection, ConnectionServices
 from proxyd.counters import Counters
 from proxyd.egress.exit import Exit
@@ -157,6 +157,7 @@ class Gateway:
             dials=FairSlots[str](limits.dials_waiting),
             associations=FairSlots[str](limits.associations),
             over=self._closed,
+            session_lines=SessionLines(SESSION_LINES_MAX),
             record=record,
             exits=exits,
             hour=hour,

@@ -35,6 +35,8 @@ BLOCK_BYTES: Final = 4 * 1024 * 1024
 FOUND_MAX: Final = 10_000
 SENT_MAX: Final = 100_000  # destinations of datagrams, of all connections
 LATE_SECONDS: Final = 60
+# After the end of an hour its file may be the only one yet: the thread gathers lines for a second.
+TURN_SECONDS: Final = 5
 _HEADS: Final = (f'"event":"{HOUR}"'.encode(), f'"event":"{LOST}"'.encode())
 _UNKNOWN: Final = f'"{UNKNOWN_EXIT}"'.encode()
 # Endings of dials that never reached a target.
@@ -296,8 +298,10 @@ def _is_other_family(address: str, *shown: str) -> bool:
 
 
 def _files(folder: Path, wanted: Wanted) -> Iterator[HourFile]:
+    """Yield the files that may have connections of a time."""
     for each in files_of(folder):
-        if each.began <= wanted.last and each.began + each.seconds > wanted.first:
+        ended = each.began + each.seconds
+        if each.began <= wanted.last and ended + TURN_SECONDS > wanted.first:
             yield each
 
 

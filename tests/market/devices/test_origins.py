@@ -199,7 +199,7 @@ async def test_addresses_that_memory_has_no_room_for_are_counted_and_logged(
         await seen.flush()
     warnings = [each.getMessage() for each in caplog.records if each.name == "devices"]
     assert warnings == ["addresses of devices: 2 dropped: more than 2 in memory"]
-    seen.saw(devices[0], A)  # the one that it pushes out is written
+    seen.saw(devices[0], A)  # it pushes out a written one
     assert seen.dropped == 2
 
 

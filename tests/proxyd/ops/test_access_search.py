@@ -7,12 +7,20 @@ from typing import Any
 import pytest
 from support.base.waiting import until_true
 
-from proxyd.access import DESTINATIONS_MAX, UNKNOWN_EXIT, Access, Destinations, Reached, Sent
+from proxyd.access import (
+    DESTINATIONS_MAX,
+    UNKNOWN_EXIT,
+    Access,
+    Destinations,
+    Reached,
+    Sent,
+    SessionLines,
+)
 from proxyd.ops import access_search
 from proxyd.ops.access_files import pack
 from proxyd.ops.access_lines import TargetHash
 from proxyd.ops.access_log import AccessLog
-from proxyd.ops.access_search import Searched, Wanted, compared, search
+from proxyd.ops.access_search import TURN_SECONDS, Searched, Wanted, compared, search
 
 KEY = b"k" * 32
 NOON = 1_769_860_800
@@ -87,7 +95,8 @@ def test_a_connection_is_found_in_each_of_its_hours(tmp_path: Path, *, is_packed
         assert list(tmp_path.glob(f"{file}*"))
     for at in (NOON + 61, NOON + HOUR, NOON + 2 * HOUR + 30):
         found = asked(tmp_path, at, at)
-        assert numbers(found) == ([1] if at != NOON + HOUR else [])
+        assert numbers(found) == [1]
+    assert numbers(asked(tmp_path, NOON + HOUR + 60, NOON + HOUR + 60)) == []  # no file
     assert asked(tmp_path, NOON + HOUR, NOON + HOUR).missing == [(NOON + HOUR) // HOUR]
     assert numbers(asked(tmp_path, NOON, NOON + 59)) == []
     [carried] = asked(tmp_path, NOON + 2 * HOUR, NOON + 2 * HOUR + 10).carried
@@ -264,7 +273,7 @@ def test_more_destinations_than_are_recorded_exclude_nothing(tmp_path: Path) -> 
 
 def test_an_association_records_some_destinations_in_an_hour() -> None:
     put: list[Any] = []
-    noted = Destinations(UDP, put.append)
+    noted = Destinations(UDP, put.append, SessionLines(1_000))
     for number in range(DESTINATIONS_MAX + 5):
         noted.note(1, "host", number, 7)
     first, *_, last = put
@@ -273,3 +282,36 @@ def test_an_association_records_some_destinations_in_an_hour() -> None:
     assert last.reached.host == ""
     noted.note(2, "host", 1, 7)
     assert put[-1].others == 0
+
+
+def test_new_associations_give_a_session_no_further_lines() -> None:
+    """A buyer opens an association, sends to many targets, and opens the next one."""
+    put: list[Any] = []
+    lines = SessionLines(100)
+    for connection in range(50):
+        noted = Destinations(UDP._replace(connection=connection), put.append, lines)
+        for port in range(DESTINATIONS_MAX):
+            noted.note(1, "host", port, 7)
+    assert sum(not each.others for each in put) == 100
+    assert len(put) < 100 + 50 * 7  # each of the others has its count
+    assert {each.reached.connection for each in put} == set(range(50))
+    for hour, session in ((1, "another"), (2, UDP.session_id)):
+        noted = Destinations(UDP._replace(session_id=session), put.append, lines)
+        noted.note(hour, "host", 1, 7)
+        assert put[-1].others == 0
+
+
+def test_a_search_at_the_beginning_of_an_hour_reads_the_file_before(tmp_path: Path) -> None:
+    """The thread has not turned the hour yet."""
+    written = Written(tmp_path)
+    written.put(NOON + 60, ONE)
+    for _ in range(2):  # the line is written a second after the beginning
+        written.put(NOON + 70)
+    later = NOON + HOUR
+    assert numbers(asked(tmp_path, later, later)) == [1]
+    assert asked(tmp_path, later, later).missing == [later // HOUR]
+    assert numbers(asked(tmp_path, later + TURN_SECONDS, later + TURN_SECONDS)) == []
+    written.put(later + 1, ONE._replace(connection=2))
+    written.close()
+    assert numbers(asked(tmp_path, later, later)) == [1]
+    assert numbers(asked(tmp_path, later, later + 1)) == [1, 2]
