@@ -130,7 +130,8 @@ class PayoutTermsReply(Reply, kw_only=True):
     """The terms of payouts, the rules with the caller's ticks, and the caller's earnings.
 
     A payout is decided within `decides_within_s`; a payout up to `automatic_usd` is approved
-    immediately. `credit_usd` is the price of a credit now.
+    immediately, unless a person has to look at the earnings first. `credit_usd` is the price of a
+    credit now.
     """
 
     is_offered: bool
