@@ -214,7 +214,6 @@ class Market:
         self.job_sweeper = JobSweeper(
             context, overdue, self.jobs.outcomes, self.jobs.notices, rules.jobs.waiting_seconds
         )
-        self.appeals = Appeals(context)
         self.samples: Samples | None = None
         if rules.samples.is_on:
             self.samples = Samples(context, rules.samples, self.specs, self.bounds)
@@ -270,6 +269,11 @@ class Market:
             ),
             Erasures(context, Tools(letters, keys.sealing)),
         )
+
+    @property
+    def appeals(self) -> Appeals:
+        """The appeals of both sides of a dispute; they keep no state."""
+        return Appeals(self.context)
 
     def change_bounds(self, bounds: Bounds) -> None:
         """Hold each user to other bounds from now on; nothing that is open is ended."""

@@ -654,7 +654,7 @@ _OF_USERS: Mapping[str, Rows] = {
     ),
     "case_decisions": rows(
         _OWN,
-        "kind subject_id",
+        "subject_id kind",
         ids="subject_id user_id",
         enums="kind decision",
         numbers="decided_at",

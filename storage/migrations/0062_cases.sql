@@ -7,7 +7,7 @@ CREATE TABLE case_decisions (
     user_id TEXT NOT NULL REFERENCES users (id),
     decision TEXT NOT NULL,
     decided_at BIGINT NOT NULL,
-    PRIMARY KEY (kind, subject_id),
+    PRIMARY KEY (subject_id, kind),
     CONSTRAINT case_decisions_bounded CHECK (LENGTH(kind) <= 16),
     CONSTRAINT case_decisions_known_decision CHECK (decision IN ('upheld', 'voided'))
 );

@@ -17,6 +17,7 @@ from support.base.clock import Clock
 from support.database import grown, postgres, sqlite
 from support.database.plans import watched
 from support.market import staff as market_staff
+from support.market.cases import cases_of
 from support.market.exits import SomeAttached, exit_device
 from support.market.jobs import device_of
 from support.market.leaving import tools
@@ -48,6 +49,7 @@ from market.staff.abuse import exit_use, looks, rules, tickets
 from market.staff.abuse.exit_use import Destination, Found, Question, Use
 from market.staff.base.callers import StaffScope
 from market.staff.base.roles import Machine, Role, Via
+from market.staff.cases.base import Kind
 from market.staff.finding import history, search
 from market.staff.finding import users as staff_users
 from market.staff.members import accounts, attempts, rescue
@@ -517,6 +519,11 @@ async def money_by_staff(market: Market, buyer: str) -> None:
     )
     await judging.evidence(context, MACHINE, job.id)
     await judging.disputes(context, MACHINE, limit=3)
+    for kind in Kind:
+        await cases_of(market).listed(MACHINE, kind, limit=3)
+    for kind in (Kind.REWARD, Kind.APPEAL):
+        await cases_of(market).listed(MACHINE, kind, user=buyer, limit=3)
+    await market.appeals.listed(buyer, limit=3)
 
 
 async def complaints(market: Market, buyer: str) -> None:
