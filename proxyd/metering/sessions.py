@@ -165,7 +165,12 @@ class Sessions:
         session = self._by_id.get(session_id)
         if session is None:
             self._note_unseen(session_id, status)
-        elif session.status is SessionStatus.ACTIVE:
+            self.forget_later(session_id)
+            return
+        # Like a cut that is never taken back: the answer to the own end may still be on its way,
+        # and its caller may give up before it arrives.
+        self._cuts[session_id] = self._cuts.get(session_id, 0) + 1
+        if session.status is SessionStatus.ACTIVE:
             session.status = status
             for connection in tuple(session.connections):
                 if status is SessionStatus.EXHAUSTED:

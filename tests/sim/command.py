@@ -1,6 +1,7 @@
 """Command line of the simulation."""
 
 import argparse
+import gc
 import os
 import subprocess
 import sys
@@ -93,6 +94,7 @@ def _several(runs: "list[tuple[int, str | None]]", options: argparse.Namespace) 
     """Run seeds, each with its subject, and print what fails."""
     began, failed, virtual, done = time.process_time(), [], 0.0, 0
     digest = blake2b(digest_size=8)
+    gc.freeze()  # the modules live on, so that no collection looks at them
     for seed, focus in runs:
         if options.until is not None and time.time() >= options.until:
             break

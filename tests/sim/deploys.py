@@ -37,7 +37,7 @@ DEPLOY_KEY = "key-deploys"
 DEPLOY_KEY_LIMIT = 700_000_000
 WORKS, FAILS, NEVER_READY = "serve", "fail", "idle"
 # Deploys are looked at every five seconds, and requests take their time.
-SETTLED_SECONDS = 12.0
+SETTLED_SECONDS = 12
 STEPS = (
     *("scale", "scale", "scale", "revise", "revise", "restart", "rollback", "pause", "resume"),
     *("job", "look", "look", "apps", "apps"),
@@ -369,13 +369,15 @@ class DeployBooks:
                 partial(present, deploy_ids=[rollout.deploy_id])
             )
             judged = judge(rollout, rows, now)
-            is_over = rollout.state != judged.after.state
-            is_waiting = not judged.is_settled or is_over
+            # A rollout is stuck after a time without progress, and is looked at within seconds.
+            due = judge(rollout, rows, now - SETTLED_SECONDS)
+            is_over = rollout.state != due.after.state
+            is_waiting = not due.is_settled or is_over
             is_late = is_waiting and rollout.progressed_at < now - SETTLED_SECONDS
             if is_late and rollout.problem is None:
                 self.network.world.fail(
                     f"the rollout of {rollout.deploy_id[-6:]} stands still, {rollout.state}:"
-                    f" {judged.steps}"
+                    f" {due.steps}"
                 )
             if rollout.state == "available" and judged.after.state == "available":
                 current = [row for row in rows if row.revision == rollout.revision]

@@ -73,22 +73,27 @@ class ExitBooks:
         is_late = barred_at is not None and self.world.now - barred_at > LOOK_SECONDS
         if barred_at is not None and is_late and self._books.is_healthy(barred_at):
             fail(f"{what}, which was barred {self.world.now - barred_at:.2f} s ago")
-        if wish.wants.strict:
-            self._look_at_strict(relay, wish.wants)
+        if wish.wants.session:
+            self._look_at_label(relay, wish.wants)
 
-    def _look_at_strict(self, relay: Relay, wants: Any) -> None:
+    def _look_at_label(self, relay: Relay, wants: Any) -> None:
         """A strict label keeps its exit for its lifetime, as far as one process remembers it.
 
-        The lifetime begins with the first use on any node.
+        The lifetime begins with the first use on any node. A use that is not strict may move it.
         """
-        label = relay.session.id, wants.session, *wants.countries
-        key, now = (relay.life.name, *label), self.world.now
+        label, now = (relay.session.id, wants.session, *wants.countries), self.world.now
+        if now > self._lifetimes.get(label, -inf) + _LIFETIME_SLACK_SECONDS:
+            self._lifetimes[label] = now + wants.lifetime_seconds
+        if not wants.strict:
+            for each, (device_id, _) in tuple(self._strict.items()):
+                if each[1:] == label and device_id != relay.device_id:
+                    del self._strict[each]
+            return
+        key = (relay.life.name, *label)
         device_id, until = self._strict.get(key, (relay.device_id, now))
         is_bound = now < until and self._books.is_healthy(now)
         if device_id != relay.device_id and is_bound:
             self.world.fail(f"{key[0]} moves the strict {wants.session} to {relay.device_id}")
-        if now > self._lifetimes.get(label, -inf) + _LIFETIME_SLACK_SECONDS:
-            self._lifetimes[label] = now + wants.lifetime_seconds
         if relay.device_id != device_id or key not in self._strict:
             until = self._lifetimes[label] - _LIFETIME_SLACK_SECONDS
             self._strict[key] = relay.device_id, until

@@ -107,6 +107,16 @@ async def test_a_session_that_was_cut_twice_is_usable_when_both_are_taken_back()
     assert session.status is SessionStatus.ACTIVE
 
 
+async def test_a_stored_end_is_not_taken_back_by_a_request_that_gave_up_on_its_answer() -> None:
+    """The session's clients were let in again, and their bytes were not billed."""
+    sessions = Sessions()
+    session = known(sessions)
+    sessions.cut(session.id, SessionStatus.ENDED)
+    sessions.end(session.id, SessionStatus.ENDED)  # the notice comes before the answer
+    sessions.restore(session.id)
+    assert session.status is SessionStatus.ENDED
+
+
 async def test_an_exhausted_session_is_not_made_usable_by_a_cut_that_is_taken_back() -> None:
     sessions = Sessions()
     session = known(sessions)
