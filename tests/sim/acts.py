@@ -152,7 +152,7 @@ def acts_of(
         has_agents: whether plain jobs have devices.
         subject: one of `SUBJECTS`, which happens in any case, without sessions; None for none.
     """
-    money = money_of(world.draw("payments"), world.draw("payouts"), seconds, subject)
+    money = money_of(world, seconds, subject)
     if money is not None and money.is_alone:
         return ActsPlan(money=money, is_alone=True)
     draw = world.draw("acts")

@@ -184,15 +184,26 @@ class Teller(Actor):
 
     async def finish(self, request: "Send") -> None:
         """Send and book everything, once nothing fails."""
+
+        async def send(what: str, make: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+            """Return the answer to a request; None for a refusal."""
+            answers: list[Any] = []
+
+            async def made(market: Any) -> None:
+                answers.append(await make(market))
+
+            await request(what, made)
+            return answers[-1] if answers else None
+
         for payout_id in self._in_state("requested"):
-            await request("last approval", partial(self._approve, payout_id))
-        await self._export(request)
-        await self._give(request)
+            await send("last approval", partial(self._approve, payout_id))
+        await self._export(send)
+        await self._give(send)
         for payout_id in self._outside.sent:
             if payout_id not in self._outside.progress:
                 self._outside.end(payout_id, 1.0)
-        await self._book(request)
-        await self._decide_doubts(request, 0.0)
+        await self._book(send)
+        await self._decide_doubts(send, 0.0)
 
     def _in_state(self, state: str) -> list[str]:
         sql = f"SELECT id FROM payouts WHERE state = '{state}' ORDER BY id"

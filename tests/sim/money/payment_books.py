@@ -173,6 +173,9 @@ class PaymentBooks:
     def _compare_payments(self) -> None:
         """Each payment that the bank has is credited, and each refund and dispute is booked."""
         accepted = dict(self._rows("SELECT id, accepted FROM payments"))
+        for return_id, payment_id, _, kind, status, *_ in self._rows(_RETURNS):
+            if status == "pending":
+                self._fail(f"the {kind} {return_id[-6:]} of {payment_id[-6:]} waits at the end")
         for payment_id, _, status, amount, _, _, _ in self._rows(_PAYMENTS, prefix=OF_PAYMENT):
             seen = self.bank.of(payment_id)
             if seen is None or seen.state != "paid":

@@ -2,8 +2,12 @@
 
 from dataclasses import dataclass
 from random import Random
+from typing import TYPE_CHECKING
 
 from market.money.money import MICRO
+
+if TYPE_CHECKING:
+    from tests.sim.loop import World
 
 # The name of a run that has nothing else.
 SUBJECT = "money"
@@ -45,6 +49,7 @@ EARNER_STEPS = (
     "spend",
     "unspend",
 )
+PARTS = (("purchases",), ("purchases", "logins"), ("sessions",), ("devices", "keys"))
 # What may follow the begin of a payment: the share of payments, and the longest pause before it.
 AFTER_PAYMENT = (
     ("pay", 0.85, 1.0),
@@ -73,8 +78,8 @@ AFTER_SAVE = (
     ("save", 0.2, 9.0),
     ("top_up", 0.4, 12.0),
 )
-# The monthly ceiling of automatic top-ups: a few of them.
-CEILING = 45 * MICRO
+# The monthly ceiling of automatic top-ups: one to five of them.
+CEILING = 25 * MICRO
 JUMPS = (3.0, 130.0, 700.0, 4_000.0, 90_000.0, 90_000.0)
 
 
@@ -117,6 +122,7 @@ class MoneyPlan:
         is_alone: whether nothing else happens in the run.
         earners: the users with earned money; none without payouts.
         failures: of the payment service that sends payouts.
+        suspensions: the time of each, its user, its parts, and the seconds until its end.
     """
 
     lies: frozenset[str]
@@ -125,28 +131,28 @@ class MoneyPlan:
     is_alone: bool
     earners: tuple[EarnerPlan, ...] = ()
     failures: frozenset[str] = frozenset()
+    suspensions: tuple[tuple[float, str, tuple[str, ...], float], ...] = ()
 
     def __str__(self) -> str:
         return (
             f"{len(self.payers)} payers, a bank with {', '.join(sorted(self.lies)) or 'no lies'},"
             f" {len(self.earners)} earners, a service with"
-            f" {', '.join(sorted(self.failures)) or 'no failures'}"
+            f" {', '.join(sorted(self.failures)) or 'no failures'},"
+            f" {len(self.suspensions)} suspensions"
         )
 
 
-def money_of(
-    draw: Random, payouts: Random, seconds: float, subject: str | None
-) -> MoneyPlan | None:
+def money_of(world: "World", seconds: float, subject: str | None) -> MoneyPlan | None:
     """Return the money of a run; None for most runs.
 
     Wall clocks jump only where nothing else happens: sessions and jobs would expire.
 
     Args:
-        draw: the random stream.
-        payouts: that of payouts.
+        world: of the draws.
         seconds: how long things go wrong.
         subject: of the run; None for a mix.
     """
+    draw = world.draw("payments")
     has_money, is_alone = draw.random() < SHARE, draw.random() < ALONE_SHARE
     if subject is not None:
         has_money = is_alone = subject == SUBJECT
@@ -161,8 +167,31 @@ def money_of(
             for _ in range(int(draw.random() * 8))
         )
     )
-    earners, failures = _earners(payouts, seconds)
-    return MoneyPlan(lies, payers, jumps if is_alone else (), is_alone, earners, failures)
+    earners, failures = _earners(world.draw("payouts"), seconds)
+    suspensions = _suspensions(world.draw("suspensions"), seconds)
+    jumps = jumps if is_alone else ()
+    return MoneyPlan(lies, payers, jumps, is_alone, earners, failures, suspensions)
+
+
+def _suspensions(
+    draw: Random, seconds: float
+) -> tuple[tuple[float, str, tuple[str, ...], float], ...]:
+    """Return the suspensions of users, none in half of the runs."""
+    if draw.random() < 0.5:
+        return ()
+    users = [payer_name(each) for each in range(PAYERS)]
+    users += [earner_name(each) for each in range(EARNERS)]
+    return tuple(
+        sorted(
+            (
+                round(0.5 + seconds * draw.random(), 3),
+                users[int(draw.random() * len(users))],
+                PARTS[int(draw.random() * len(PARTS))],
+                round(0.5 + 8 * draw.random(), 3),
+            )
+            for _ in range(1 + int(draw.random() * 4))
+        )
+    )
 
 
 def _earners(draw: Random, seconds: float) -> tuple[tuple[EarnerPlan, ...], frozenset[str]]:

@@ -50,6 +50,7 @@ class Outside:
         self._lies = lies
         self._now = now
         self._first_at: dict[str, float] = {}
+        self._by_file: set[str] = set()
 
     def has(self, lie: str) -> bool:
         """Return whether the service has a kind of lie now."""
@@ -88,11 +89,16 @@ class Outside:
         for each in lines:
             net = micro(Decimal(each["amount_usd"]))
             self.sent.setdefault(each["payout_id"], []).append(net)
+            self._by_file.add(each["payout_id"])
 
     def end(self, payout_id: str, number: float) -> None:
-        """Let a payout that was sent arrive, or come back; one that arrived may come back later."""
+        """Let a payout that was sent arrive, or come back.
+
+        From a bank, one that arrived may come back later.
+        """
         before = self.progress.get(payout_id, Progress())
-        if before.failed is None and number < (0.1 if before.is_paid else 0.3):
+        share = 0.3 if not before.is_paid else 0.1 if payout_id in self._by_file else 0.0
+        if before.failed is None and number < share:
             self.progress[payout_id] = Progress(failed=FailReason.RETURNED)
         elif before.failed is None:
             self.progress[payout_id] = Progress(is_paid=True)

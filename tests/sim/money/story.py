@@ -17,6 +17,7 @@ from tests.sim.money.payment_books import PaymentBooks
 from tests.sim.money.payout_books import PayoutBooks
 from tests.sim.money.plans import MoneyPlan
 from tests.sim.money.senders import Outside, SenderClient
+from tests.sim.money.support import SupportPerson
 from tests.sim.store import EPOCH, Commit
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ class MoneyStory:
                 for number, each in enumerate(self.plan.payers)
             ),
             Desk(self.network, self.bank, until),
+            SupportPerson(self.network, self.plan, until),
             Calendar(self.network, self.plan),
         ]
 
