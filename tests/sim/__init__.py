@@ -8,8 +8,8 @@ their `letters` and keys, photos of good `deeds`, and `files` with logs in a `fo
 `file_devices`. `money`: payers, and a bank that lies. `supply`: the view of the devices that ask
 for work. `faults`: the faults of a run, as data. `focus`: runs with one subject. `checks`: rules
 that must hold. `scenario`: all plans that are drawn from a seed. `run`: one seed, from start to
-end. `shrink`: fewer faults for the same failure. `mutants`, `job_mutants` and `exit_mutants`:
-faults in the product that seeds must find.
+end. `shrink`: fewer faults for the same failure. `mutants`, `job_mutants`, `exit_mutants` and
+`money.mutants`: faults in the product that seeds must find.
 
 Run it by `python -m tests.sim SEED`; CONTRIBUTING.md has the rest.
 """

@@ -62,7 +62,7 @@ def main(parser: argparse.ArgumentParser) -> int:
         return _new(options)
     if options.fixed:
         plain = [(seed, options.focus) for seed in (*seeds.FIXED, *seeds.FAILED)]
-        return _several([*plain, *seeds.FAILED_OF], options)
+        return _several([*plain, *seeds.FIXED_OF, *seeds.FAILED_OF], options)
     if options.shrink:
         print(report(shrink(_scenario(options.seed, options.focus, options), print)))
         return 1

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from tests.sim.exit_mutants import EXIT_MUTANTS
 from tests.sim.job_mutants import JOB_MUTANTS, SUBJECTS
+from tests.sim.money.mutants import MONEY_MUTANTS
 
 ROOT = Path(__file__).parent.parent.parent
 VARIABLE = "PROXYD_MUTANT"
@@ -369,6 +370,7 @@ MUTANTS = (
         "",
     ),
     *(Mutant(*each, subject="exits") for each in EXIT_MUTANTS),
+    *(Mutant(*each, subject="money") for each in MONEY_MUTANTS),
 )
 
 

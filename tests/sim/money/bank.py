@@ -1,4 +1,4 @@
-"""The bank of payers: the truth about payments, and the clients of daemons, to which it lies.
+"""The bank of payers: it has the truth about payments, and lies to the clients of daemons.
 
 A request and its answer take time. Both may be lost, and a request that arrives after its sender
 has given up, or has died, takes effect nevertheless. `support.payments.bank` has the truth.
@@ -32,7 +32,7 @@ NAME = "bank"
 HEADERS = {"signature": "right"}
 PATIENCE_SECONDS = 5.0
 LATE_MOST_SECONDS = 9.0
-# Payers never pay so much too much or too little.
+# No payer is wrong by this amount.
 LIE = 7 * CENT
 # The share of requests that a kind of lie concerns.
 OFTEN, SELDOM = 0.25, 0.1

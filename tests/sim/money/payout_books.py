@@ -20,7 +20,7 @@ _CAPTURED = """
     WHERE user_id = :user AND currency = :currency AND id NOT LIKE 'payout:%'
 """
 _SUSPENDED = "SELECT DISTINCT user_id FROM suspended_parts"
-# Steps that nobody takes for a suspended user.
+# Steps that a suspended user does not have.
 _FORBIDDEN = frozenset((("", "requested"), ("requested", "approved"), ("approved", "sent")))
 
 

@@ -50,7 +50,7 @@ EARNER_STEPS = (
     "unspend",
 )
 PARTS = (("purchases",), ("purchases", "logins"), ("sessions",), ("devices", "keys"))
-# What may follow the begin of a payment: the share of payments, and the longest pause before it.
+# Steps that may follow the begin of a payment: their share, and the longest pause before each.
 AFTER_PAYMENT = (
     ("pay", 0.85, 1.0),
     ("return", 0.5, 2.0),

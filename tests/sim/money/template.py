@@ -1,4 +1,4 @@
-"""The database at the start of a run with money: also users who pay, and some who have earned."""
+"""The database at the start of a run with money: it also has payers, and users with earnings."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""The model of balances: what a bank keeps of payments, and what its cards have paid in a month."""
+"""The model of balances: the money that a bank keeps, and the payments of cards in a month."""
 
 from collections.abc import Iterable
 
