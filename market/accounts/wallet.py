@@ -9,9 +9,9 @@ from market.money.money import Currency
 from storage.money import ledger as queries
 from storage.money.ledger import MovedRow
 
-# The receiver of a part of a capture has earned it, and so has the receiver of a payout.
+# The receiver of a part of a transfer of these kinds has earned it.
 EARNING = "earning"
-WORDS: dict[str, str] = {TransferKind.CAPTURE: EARNING, TransferKind.PAYOUT: EARNING}
+WORDS: dict[str, str] = dict.fromkeys(ledger.EARNING_KINDS, EARNING)
 # A job keeps its word, even if its money comes from a review.
 IN_REVIEW = "review:"
 # These move pending money or the house's own, and never the spendable money of a user.

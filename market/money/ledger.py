@@ -11,8 +11,8 @@ resolves it once: a capture pays out of it and a release gives the rest back, as
 one transaction.
 
 A part of each available balance is earned money, and only that part can be paid out. It rises by
-earnings alone: pay for work, and the shares of exits. All other money, such as deposits and
-rewards, is free of it. Money that leaves an available account is the other money first, and earned
+earnings alone: pay for work, also if the staff awards it, and the shares of exits. All other money,
+such as deposits and rewards, is free of it. Money that leaves an available account is the other money first, and earned
 money only when that is used up. A hold remembers its earned part; its captures use the other money
 first, so a release gives earned money back first.
 
@@ -139,13 +139,14 @@ class TransferKind(StrEnum):
     FEE = "fee"
     DEPOSIT_REFUND = "deposit_refund"
     CORRECTION = "correction"
+    AWARD = "award"
     CHARGEBACK = "chargeback"
     DEBT = "debt"
     EXCHANGE = "exchange"
 
 
 # Of these the receiver's part counts as earned by work or bandwidth.
-EARNING_KINDS = frozenset((TransferKind.CAPTURE, TransferKind.PAYOUT))
+EARNING_KINDS = frozenset((TransferKind.CAPTURE, TransferKind.PAYOUT, TransferKind.AWARD))
 _AVAILABLE = ":available:"
 
 

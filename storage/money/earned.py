@@ -31,7 +31,7 @@ async def totals_against_entries(tx: Transaction) -> list[DifferenceRow]:
             """
             SELECT e.credit_account AS reference, SUM(e.earned) AS amount
             FROM entries AS e JOIN transfers AS t ON t.id = e.transfer_id
-            WHERE e.earned > 0 AND t.kind IN ('capture', 'payout')
+            WHERE e.earned > 0 AND t.kind IN ('capture', 'payout', 'award')
             GROUP BY e.credit_account
             """,
             """

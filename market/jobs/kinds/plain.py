@@ -19,12 +19,12 @@ from market.events.catalogue import (
     JobPaid,
     JobRequeued,
 )
-from market.events.catalogue import amount as shown
 from market.events.recording import record
 from market.jobs import pay as job_pay
 from market.jobs.chances import has_failed
 from market.jobs.kinds.base import Costs, Failure, Frame, JobOutcome, Report, Settled
 from market.jobs.pay import Pay, hold_of
+from market.money.money import MICRO
 from market.trust import sample_checks, trust
 from storage.attempts import attempts as attempt_queries
 from storage.attempts.attempts import EndRow
@@ -165,7 +165,7 @@ class Plain:
         """Record that the pay of the present attempt is available."""
         job = self.job
         if amount:
-            event = JobPaid(job.id, job.attempts, shown(amount))
+            event = JobPaid(job.id, job.attempts, amount / MICRO)
             await record(self.tx, self.frame.context, worker, event, subject_id=job.id)
 
     # --- shared by all kinds ----------------------------------------------------------------

@@ -101,6 +101,7 @@ async def _case(tx: Transaction, row: AppealRow) -> Case:
         entitled=claim.most,
         due_at=row.due_at,
         job_id=row.job_id,
+        pays_for_work=not claim.is_buyer,
     )
 
 

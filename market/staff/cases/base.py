@@ -39,7 +39,8 @@ class Case(Struct, frozen=True):
     `void_amount` is what the user gets if it is made void, in micro-units of `currency`: negative
     for an amount that is taken back. `summary` says in a few words what happened. A case that
     `is_open` can be decided, unless it has a decision. `entitled` is the whole claim of an appeal
-    about the job `job_id`, which is due at a time (UTC seconds).
+    about the job `job_id`, which is due at a time (UTC seconds). With `pays_for_work` the amount is
+    earned money, which can be paid out.
     """
 
     kind: Kind
@@ -54,6 +55,7 @@ class Case(Struct, frozen=True):
     entitled: int = 0
     due_at: int | None = None
     job_id: str | None = None
+    pays_for_work: bool = False
 
 
 class Parties(Struct, frozen=True):

@@ -294,6 +294,7 @@ def _amount(case: Case, decision: Decision) -> Amount:
             "job": case.job_id,
             "amount": amount,
             "reference": reference,
+            **({money.AWARD: 1} if case.pays_for_work and amount > 0 else {}),
         },
     )
 

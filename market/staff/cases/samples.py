@@ -95,6 +95,7 @@ def _case(row: WrongRow) -> Case:
         sample_checks.NOT_RIGHT,
         device_id=row.device_id,
         void_amount=row.price,
+        pays_for_work=True,
     )
 
 

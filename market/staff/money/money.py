@@ -45,6 +45,7 @@ from storage.payouts import payouts as payout_queries
 
 REFUND, CORRECTION = "refund", "correction"
 DEBT = "debt"  # the field of a request that leaves a debt
+AWARD = "award"  # the field of a request that pays for work
 AMOUNT_MAX = 10**18  # micro-units; no entry and no balance of the ledger is larger
 
 _KINDS: Mapping[Action, TransferKind] = {
@@ -207,7 +208,7 @@ async def post(
     transfer = Transfer(
         context.identifiers.new(),
         new.business_key,
-        _KINDS[new.action],
+        _kind(new),
         str(new.payload["reference"]),
         new.currency,
         movements,
@@ -260,6 +261,11 @@ async def _lock(tx: Transaction, new: Amount, *, pays_debts: bool) -> None:
     await ledger.lock(tx, moved)
 
 
+def _kind(new: Amount) -> TransferKind:
+    """Return the kind of the transfer of an amount."""
+    return TransferKind.AWARD if new.payload.get(AWARD) else _KINDS[new.action]
+
+
 def _user_and_house(new: Amount) -> tuple[str, str]:
     """Return the accounts of an amount: the user's, and that of the house."""
     is_correction = _KINDS[new.action] is TransferKind.CORRECTION
@@ -271,7 +277,7 @@ def _movements(new: Amount, earned: int) -> tuple[Movement, ...]:
     """Return the movements of an amount, for a user with `earned` money available."""
     account, house = _user_and_house(new)
     if new.amount > 0:
-        return (Movement(house, account, new.amount),)
+        return (Movement(house, account, new.amount, new.amount if new.payload.get(AWARD) else 0),)
     if new.payload.get(DEBT):
         # Only earned money: with a reward in its place, the reward would have left as the payout.
         taken = min(-new.amount, earned)

@@ -64,7 +64,7 @@ _POSTED = """
         CASE WHEN e.debit_account LIKE 'user:%' OR e.debit_account LIKE 'house:losses:%'
             THEN -e.amount ELSE e.amount END AS amount
     FROM transfers AS t JOIN entries AS e ON e.transfer_id = t.id
-    WHERE t.kind IN ('deposit_refund', 'correction')
+    WHERE t.kind IN ('deposit_refund', 'correction', 'award')
         OR (t.kind = 'deposit' AND t.business_key LIKE 'deposit:%'
             AND t.business_key NOT LIKE 'deposit:payment:%'
             AND t.id >= (SELECT MIN(id) FROM staff_money WHERE action = 'money.deposit'))

@@ -59,6 +59,7 @@ async def test_everything_that_the_product_posts_is_told_apart(market: Market) -
     await market.jobs.complete(device, job.job_id, "done")
     posted = await market.store.read(kinds)
     assert posted == {str(kind) for kind in TransferKind} - {
+        TransferKind.AWARD,
         TransferKind.REWARD,
         TransferKind.REFUND,
         TransferKind.DEPOSIT_REFUND,

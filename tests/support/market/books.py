@@ -26,6 +26,12 @@ async def available(market: Market, user: str, currency: Currency = Currency.USD
     return await balance(market, ledger.available(user, currency))
 
 
+async def payable(market: Market, user: str, currency: Currency = Currency.CREDIT) -> int:
+    """Return a user's earned money that is available, which a payout may take."""
+    account = ledger.available(user, currency)
+    return (await market.store.read(ledger_queries.balances, account)).earned
+
+
 async def held(market: Market, user: str, currency: Currency = Currency.USD) -> int:
     """Return the held money of a user, for work that is not over yet."""
     return await balance(market, ledger.held(user, currency))

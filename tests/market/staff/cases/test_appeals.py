@@ -1,7 +1,7 @@
 """Appeals: another person judges them, the first decision stays, and the house pays."""
 
 import pytest
-from support.market.books import available, balance, refusal
+from support.market.books import available, balance, payable, refusal
 from support.market.cases import cases_of, decide, letters_about, verify
 from support.market.events import said
 from support.market.market import Market
@@ -47,6 +47,7 @@ async def test_the_house_pays_the_difference(
     side, other = (buyer, worker) if of_buyer else (worker, buyer)
     await verify(market, side)
     had = [await available(market, each, CREDIT) for each in (side, other)]
+    payable_before = await payable(market, side)
     appeal = await market.appeals.appeal(side, job_id, "the log shows it")
     shown = await cases_of(market).shown(SECOND, Kind.APPEAL, appeal.id)
     facts = {each.name: each.value for each in shown.evidence.facts}
@@ -58,6 +59,8 @@ async def test_the_house_pays_the_difference(
         assert (done.state, done.amount) == (state, given)
     now = [await available(market, each, CREDIT) for each in (side, other)]
     assert now == [had[0] + given, had[1]]
+    # A worker has earned the amount; a buyer gets money back that is not earned.
+    assert await payable(market, side) == payable_before + (0 if of_buyer else given)
     assert await balance(market, "house:corrections:credit") == -given
     [listed] = await market.appeals.listed(side, limit=5)
     assert (listed.decision, listed.given) == ("voided", given)

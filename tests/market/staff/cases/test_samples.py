@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass
 
 import pytest
-from support.market.books import available, refusal
+from support.market.books import available, payable, refusal
 from support.market.cases import cases_of, decide, verify
 from support.market.events import said
 from support.market.jobs import device_of
@@ -77,12 +77,14 @@ async def test_a_void_sample_gives_back_all_that_it_took(market: Market) -> None
     [frozen] = await reviews.disputes(market.context)
     assert frozen.job_id == made.frozen
     had = await available(market, made.owner, CREDIT)
+    payable_before = await payable(market, made.owner)
     for state in (State.DONE, State.DONE_BEFORE):
         outcome = await decide(market, Kind.SAMPLE, case_id, VOIDED)
         assert (outcome.state, outcome.amount) == (state, made.sample.price)
     assert await reputation_of(market, made.device) == made.before
     assert await reviews.disputes(market.context) == []
     assert await available(market, made.owner, CREDIT) == had + made.sample.price
+    assert await payable(market, made.owner) == payable_before + made.sample.price
     # The review goes on for the rest of its time.
     await market.reviews.dispute(frozen.buyer_id, made.frozen, "an empty file")
     [event] = await said(market, made.owner, "case.decided")
