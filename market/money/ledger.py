@@ -12,9 +12,9 @@ one transaction.
 
 A part of each available balance is earned money, and only that part can be paid out. It rises by
 earnings alone: pay for work, also if the staff awards it, and the shares of exits. All other money,
-such as deposits and rewards, is free of it. Money that leaves an available account is the other money first, and earned
-money only when that is used up. A hold remembers its earned part; its captures use the other money
-first, so a release gives earned money back first.
+such as deposits and rewards, is free of it. Money that leaves an available account is the other
+money first, and earned money only when that is used up. A hold remembers its earned part; its
+captures use the other money first, so a release gives earned money back first.
 
 Why no deposit and no reward can be paid out: a payout takes earned money only, and so does the
 return of a payout give it. Let E be a user's earned money, and P their payouts. An earning adds to
