@@ -20,6 +20,7 @@ from market.bandwidth.leases import Leases
 from market.base.ids import Identifiers
 from market.events.context import Context
 from proxyd import __version__, slices
+from proxyd.abuse_stops import Stops
 from proxyd.access import Hour
 from proxyd.bounds import USUAL, Bounds
 from proxyd.build_core import core_of, counting_of
@@ -48,7 +49,6 @@ from proxyd.ops.role import Role
 from proxyd.ops.signing_key import signing_key
 from proxyd.ops.timed_store import TimedStore
 from proxyd.readiness import Readiness
-from proxyd.stops import Stops
 from proxyd.wire.links import link_key
 from storage.backups import restorations
 from storage.engines.open import load, open_store

@@ -19,7 +19,7 @@ from proxyd.look_watch import LookWatch
 from proxyd.loop.clock import Clocks, ObservedTime
 from proxyd.market_work import MarketWork
 from proxyd.membership import REAP_CHECK_SECONDS, Membership
-from proxyd.metering.lease_slices import Fence
+from proxyd.metering.fence import Fence
 from proxyd.metering.meter import Meter, MeterBounds, cluster_meter, solo_meter
 from proxyd.metering.node import Node
 from proxyd.ops.access_answers import find

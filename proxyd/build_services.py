@@ -51,7 +51,7 @@ from proxyd.live_uses import LiveSessions
 from proxyd.loop import clock
 from proxyd.market_work import TAKE_BACK_CHECK_SECONDS, CheckTimes, MarketWork
 from proxyd.ops import erasures, exit_records
-from proxyd.ops.abuse_rules import rules_of
+from proxyd.ops.abuse_settings import rules_of
 from proxyd.ops.alert_watch import LOOK_SECONDS as ALERT_SECONDS
 from proxyd.ops.alert_watch import AlertWatch
 from proxyd.ops.books import approval_limits
@@ -288,7 +288,7 @@ def staff_port_of(
     # Here, so that a daemon without it does not wait for its routes.
     from api.staff.app import server  # noqa: PLC0415
     from market.staff.desk import StaffDesk, StaffTerms  # noqa: PLC0415
-    from market.staff.money.limits import PriceBounds  # noqa: PLC0415
+    from market.staff.money.user_limits import PriceBounds  # noqa: PLC0415
 
     terms = StaffTerms(
         limits=approval_limits(settings),

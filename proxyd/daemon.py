@@ -15,6 +15,7 @@ from api.server import HttpServer
 from config.settings import Settings
 from market.market import Market
 from proxyd import __version__, slices
+from proxyd.abuse_stops import Stops
 from proxyd.compiled import finder
 from proxyd.core import Core
 from proxyd.egress.own import OwnAddresses
@@ -30,7 +31,6 @@ from proxyd.ops.metrics import Metrics
 from proxyd.ops.role import Role
 from proxyd.ops.sd_notify import ServiceManager
 from proxyd.services import CLOSE_SECONDS, Services
-from proxyd.stops import Stops
 from proxyd.tasks import Tasks
 from storage.engines.place import place
 from storage.engines.store import Store

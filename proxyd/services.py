@@ -18,7 +18,7 @@ from proxyd import slices
 from proxyd.acceptor import Acceptor
 from proxyd.app_port import AppPort
 from proxyd.loop import cancellation
-from proxyd.ops.abuse_rules import rules_of
+from proxyd.ops.abuse_settings import rules_of
 from proxyd.outbound.mailer import Mailer
 from proxyd.outbound.webhooks import WebhookSender
 from proxyd.staff_port import StaffPort

@@ -55,7 +55,7 @@ from proxyd.limits import (
     racers_total,
     streams_total,
 )
-from proxyd.ops.abuse_rules import rules_of
+from proxyd.ops.abuse_settings import rules_of
 from proxyd.ops.abuse_watch import Thresholds
 from proxyd.ops.access_place import access_folder
 from proxyd.ops.listening import format_address

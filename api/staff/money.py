@@ -17,11 +17,11 @@ from market.staff.base.roles import Action
 from market.staff.cases.cases import Cases
 from market.staff.desk import StaffDesk
 from market.staff.finding.tables import TABLES
-from market.staff.money import approvals, deposits, limits, second_person
+from market.staff.money import approvals, deposits, second_person, user_limits
 from market.staff.money import money as money_services
 from market.staff.money.approvals import Outcome, RequestState, State
-from market.staff.money.limits import KEPT, LIMIT_MAX, PRICE_PERCENT_MAX, NewLimits, Value
 from market.staff.money.second_person import Refused
+from market.staff.money.user_limits import KEPT, LIMIT_MAX, PRICE_PERCENT_MAX, NewLimits, Value
 from storage.accounts.user_limits import UserLimitsRow
 from storage.staff.money.approvals import ShownApprovalRow
 
@@ -412,7 +412,9 @@ class MoneyRoutes:
 
     async def _change(self, call: Call[Any, Any], new: NewLimits, why: str) -> LimitsReply:
         by, name = author(call, _limits), call.path["user"]
-        return _limits(await limits.change(self._context, by, name, new, why, prices=self._prices))
+        return _limits(
+            await user_limits.change(self._context, by, name, new, why, prices=self._prices)
+        )
 
     async def approvals(self, call: Call[Nothing, ApprovalQuery]) -> ApprovalsReply:
         """List requests."""

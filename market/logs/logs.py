@@ -29,9 +29,9 @@ from market.base.errors import Code, MarketError
 from market.base.states import JobStatus
 from market.events.context import Context
 from market.logs.disk import LogDisk
-from market.logs.keeper import LogKeeper
 from market.logs.pace import Pace
 from market.logs.readers import STREAMS, Handed, Reader, Readers
+from market.logs.removal import LogKeeper
 from market.logs.text import text_of
 from storage.blobs.base import BlobError
 from storage.devices.devices import DeviceRow

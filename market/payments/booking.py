@@ -21,7 +21,7 @@ from market.events.recording import record
 from market.money import debts, ledger
 from market.money.ledger import Movement, Transfer, TransferKind
 from market.money.money import Currency, as_decimal
-from market.payments import mail, returning, topping
+from market.payments import mail, returning, top_up_outcomes
 from market.payments.exchange import Exchange
 from market.payments.provider import Seen, SeenReturn
 from market.payments.returning import Begun
@@ -190,7 +190,7 @@ async def _book_state(tx: Transaction, booking: Booking, row: PaymentRow, seen: 
         before.require_before(after)
         await queries.move(tx, row.id, before=before, after=after, now=now)
         if row.is_automatic:
-            await topping.fail(tx, booking.context, booking.letters, row, seen.failure)
+            await top_up_outcomes.fail(tx, booking.context, booking.letters, row, seen.failure)
         return row._replace(status=after)
     difference = doubt(row, seen)
     if not difference and await closures.is_erased(tx, row.user_id):
@@ -215,7 +215,7 @@ async def _doubt(tx: Transaction, booking: Booking, row: PaymentRow, difference:
         now = booking.context.now()
         await queries.move(tx, row.id, before=before, after=doubtful, now=now, doubt=difference)
         if row.is_automatic:
-            await topping.fail(tx, booking.context, booking.letters, row, "doubtful")
+            await top_up_outcomes.fail(tx, booking.context, booking.letters, row, "doubtful")
     elif row.doubt != difference:
         _logger.error("payment %s: doubtful by other facts: %s", row.id, difference)
         await queries.doubt_again(tx, row.id, before=row.doubt, after=difference)
@@ -250,7 +250,7 @@ async def _credit(tx: Transaction, booking: Booking, row: PaymentRow, seen: Seen
     )
     assert is_moved  # noqa: S101 - the payment is locked
     if row.is_automatic:
-        await topping.succeed(tx, row)
+        await top_up_outcomes.succeed(tx, row)
     for event in (
         WalletDeposited(shown(row.amount), "usd", reference),
         PaymentPaid(row.id, shown(row.amount), row.provider),

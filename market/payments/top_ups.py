@@ -2,7 +2,8 @@
 
 The transaction that begins a payment counts those of the month and finds an open one, with the
 user locked: any number of sweepers begins one payment. The payment then goes the way of all others
-(`Payments.fulfil`), and its outcome decides about the next one (`market/payments/topping.py`).
+(`Payments.fulfil`), and its outcome decides about the next one
+(`market/payments/top_up_outcomes.py`).
 """
 
 import logging
@@ -24,7 +25,7 @@ from market.events.context import Context
 from market.events.recording import record
 from market.money import ledger
 from market.money.money import Currency, as_decimal
-from market.payments import mail, topping
+from market.payments import mail, top_up_outcomes
 from market.payments.payments import Payments
 from market.payments.provider import ProviderError
 from market.payments.terms import CENT, DAY_SECONDS
@@ -277,7 +278,7 @@ class TopUps:
         await self._letters.put(
             tx,
             user_id,
-            topping.letter_name(user_id),
+            top_up_outcomes.letter_name(user_id),
             lambda to, url: mail.top_up(to, url, subject, text),
         )
 

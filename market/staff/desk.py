@@ -12,14 +12,14 @@ from market.events.context import Context
 from market.jobs.outcomes import Outcomes
 from market.logs.logs import LogTerms
 from market.staff.abuse.exit_use import Found, Question, Searches
-from market.staff.abuse.rules import RuleSetting
+from market.staff.abuse.rule_tickets import RuleSetting
 from market.staff.base.callers import StaffCaller
 from market.staff.base.roles import Via
 from market.staff.members.factors import Factors
 from market.staff.members.keys import StaffKeys, is_key
 from market.staff.members.logins import StaffLogins
 from market.staff.money.approvals import Limits
-from market.staff.money.limits import PriceBounds
+from market.staff.money.user_limits import PriceBounds
 
 
 class StaffTerms(Struct, frozen=True):

@@ -23,8 +23,15 @@ from market.base.sweeping import Sweep
 from market.events.catalogue import timestamp
 from market.events.context import Context
 from market.money.money import GB
-from market.staff.abuse import rules
-from market.staff.abuse.rules import CATEGORIES, COUNTED_DAYS, DAY_SECONDS, Found, Peak, RuleSetting
+from market.staff.abuse import rule_tickets
+from market.staff.abuse.rule_tickets import (
+    CATEGORIES,
+    COUNTED_DAYS,
+    DAY_SECONDS,
+    Found,
+    Peak,
+    RuleSetting,
+)
 from market.staff.base.acts import permit, reason
 from market.staff.base.roles import Action, Author, Rule
 from market.staff.stopping.halting import Halt, NotHaltedError, halt_for_a_time
@@ -81,7 +88,7 @@ async def _stop(
     tx: Transaction, context: Context, found: Found, halt_seconds: int
 ) -> Stopped | None:
     await lock_head(tx)
-    owner = await rules.owner_of(tx, found.session_id)
+    owner = await rule_tickets.owner_of(tx, found.session_id)
     if owner is None:
         return None
     until = context.now() + halt_seconds
@@ -98,7 +105,7 @@ async def _stop(
     halt = Halt(found.rule, found.session_id, owner.user_id, found.at, until, found.words)
     await halt_for_a_time(tx, context, halt)
     try:
-        ticket = await rules.open_or_extend(tx, context, owner.user_id, found)
+        ticket = await rule_tickets.open_or_extend(tx, context, owner.user_id, found)
     except MarketError as error:
         if error.code is not Code.TOO_MANY_TICKETS:
             raise
@@ -298,7 +305,7 @@ async def _trial(
 ) -> list[RuleTrial]:
     await permit(tx, author, Action.RULE_READ)
     stops = await queries.stopped(tx, since=since)
-    opened = dict(await rules.opened(tx, since))
+    opened = dict(await rule_tickets.opened(tx, since))
     nothing = TrialRow(0, 0, 0)
     return [
         RuleTrial(

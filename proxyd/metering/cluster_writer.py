@@ -17,8 +17,9 @@ from typing import Final, final
 from market.bandwidth.leases import RECALL_SECONDS, Ask, Grant, LeaseReply, Leases, Rejection, Tally
 from market.bandwidth.notices import Notice, Topic
 from market.base.states import SessionStatus
+from proxyd.metering.fence import Fence
 from proxyd.metering.halting import Halting
-from proxyd.metering.lease_slices import Fence, LeaseSlice
+from proxyd.metering.lease_slices import LeaseSlice
 from proxyd.metering.leaving import Leaving
 from proxyd.metering.pace import Pace
 from proxyd.metering.session import LiveSession

@@ -1,4 +1,4 @@
-"""Lease slices: the part of a session that one node holds, and the time until which it may use it.
+"""Lease slices: the part of a session that one node holds.
 
 A node leases a slice of a session and asks for more before that is used up. `LeaseSlice` decides
 when and how much: it asks at half of the last slice, doubles it while a slice lasts less than
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import final
 
 from market.bandwidth.lease_book import SLICE_FIRST_BYTES
+from proxyd.metering.fence import Fence
 
 # Greatest part that one node can keep from the others: half a second of 1 Gbit/s.
 SLICE_MOST_BYTES = 64 * 1024 * 1024
@@ -23,26 +24,6 @@ SLACK_SECONDS = 5.0
 # which come every half second.
 RETRY_FIRST_SECONDS = 0.05
 RETRY_MOST_SECONDS = 0.5
-
-
-@final
-class Fence:
-    """The end of the time in which this node may hand out bytes; its clock runs during sleep.
-
-    Args:
-        boottime: that clock, in seconds.
-    """
-
-    __slots__ = ("_boottime", "until")
-
-    def __init__(self, boottime: Callable[[], float]) -> None:
-        self._boottime = boottime
-        self.until = 0.0
-
-    @property
-    def is_up(self) -> bool:
-        """Whether the time is over, so that nothing may be handed out."""
-        return self._boottime() >= self.until
 
 
 @final

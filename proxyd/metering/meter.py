@@ -19,8 +19,8 @@ from proxyd.metering.address_proofs import AddressProofs
 from proxyd.metering.admission import Admission, Admitter, Decide
 from proxyd.metering.cluster_writer import USUAL as CLUSTER
 from proxyd.metering.cluster_writer import ClusterTimes, ClusterWriter
+from proxyd.metering.fence import Fence
 from proxyd.metering.halting import Halting
-from proxyd.metering.lease_slices import Fence
 from proxyd.metering.session import LiveSession
 from proxyd.metering.sessions import USUAL as MEMORY
 from proxyd.metering.sessions import MemoryBounds, Sessions

@@ -16,7 +16,7 @@ from market.bandwidth.leases import Leases
 from market.base.ids import Identifiers
 from proxyd.loop.clock import ObservedTime
 from proxyd.metering.cluster_writer import ClusterWriter
-from proxyd.metering.lease_slices import Fence
+from proxyd.metering.fence import Fence
 from storage.engines.errors import StoreError, level_of
 from storage.engines.store import Link
 

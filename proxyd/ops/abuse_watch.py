@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from market.staff.abuse.rules import Peak
+from market.staff.abuse.rule_tickets import Peak
 from proxyd.access import Access, Ending, Reached
 
 MINUTE, HOUR = 60, 3600

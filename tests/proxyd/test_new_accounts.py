@@ -9,8 +9,8 @@ from support.market.staff import ROOT
 from support.targets.targets import echo
 
 from market.accounts.levels import Level
-from market.staff.money import limits
-from market.staff.money.limits import NewLimits
+from market.staff.money import user_limits
+from market.staff.money.user_limits import NewLimits
 
 
 async def test_a_new_account_has_few_connections_and_ports_until_it_is_known(
@@ -46,7 +46,7 @@ async def test_a_new_account_has_few_connections_and_ports_until_it_is_known(
         assert limited["until"]
 
         context = service.daemon.market.context
-        await limits.change(
+        await user_limits.change(
             context, ROOT, person.user_id, NewLimits(level=Level.KNOWN), "a company"
         )
 

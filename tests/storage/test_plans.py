@@ -45,7 +45,7 @@ from market.jobs.specs import NewSpec, understand
 from market.money.audit import audit_ledger
 from market.money.money import GB, MICRO, Currency
 from market.staff import rule_stops
-from market.staff.abuse import exit_use, looks, rules, tickets
+from market.staff.abuse import exit_use, looks, rule_tickets, tickets
 from market.staff.abuse.exit_use import Destination, Found, Question, Use
 from market.staff.base.callers import StaffScope
 from market.staff.base.roles import Machine, Role, Via
@@ -60,7 +60,7 @@ from market.staff.members.rescue import Post
 from market.staff.money import approvals, deposits, judging, second_person
 from market.staff.money import limits as limits_of_user
 from market.staff.money import money as staff_money
-from market.staff.money.limits import NewLimits
+from market.staff.money.user_limits import NewLimits
 from market.staff.site.alerts import Alerts
 from proxyctl.protocol.jobspec import Payload
 from storage.accounts import closures, users
@@ -527,7 +527,7 @@ async def money_by_staff(market: Market, buyer: str) -> None:
 
 
 async def complaints(market: Market, buyer: str) -> None:
-    """Open, list, look up and close tickets, by people and by rules."""
+    """Open, list, look up and close tickets, by people and by rule_tickets."""
     read = partial(bandwidth.page, user_id=buyer, only="", before="", limit=1)
     [row] = await market.store.read(read)
     session = row.id
@@ -543,10 +543,10 @@ async def complaints(market: Market, buyer: str) -> None:
     await tickets.listed(market.context, MACHINE, state=None, limit=3)
     await tickets.listed(market.context, MACHINE, state=tickets.State.NEW, limit=3)
     await tickets.show(market.context, MACHINE, opened.number)
-    found = rules.Found("scan", session, market.clock.now, {"dials": 1})
-    await rules.report(market.context, found)
+    found = rule_tickets.Found("scan", session, market.clock.now, {"dials": 1})
+    await rule_tickets.report(market.context, found)
     await rule_stops.stop(market.context, found, 60)
-    await rule_stops.raise_peaks(market.context, [rules.Peak("scan", session, 1, 1, 1)])
+    await rule_stops.raise_peaks(market.context, [rule_tickets.Peak("scan", session, 1, 1, 1)])
     thresholds = {"scan": rule_stops.Threshold(1)}
     await rule_stops.trial(market.context, MACHINE, thresholds)
     own = Found((), ())

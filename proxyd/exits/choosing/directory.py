@@ -72,7 +72,7 @@ from proxyd.exits.choosing.bounds import USUAL, DirectoryBounds
 from proxyd.exits.choosing.entries import ANY_PORT, NO_FEATURES, Exit, Missing, Region
 from proxyd.exits.choosing.faults import Faults
 from proxyd.exits.choosing.filing import HASH_MASK, Bucket, Files, Member, bucket_at
-from proxyd.exits.choosing.picks import Picks
+from proxyd.exits.choosing.past_picks import Picks
 from proxyd.exits.choosing.standing import NEWCOMER_DIALS
 from proxyd.exits.choosing.wish import Wish, area_of
 from proxyd.wire.wants import Wants

@@ -16,8 +16,8 @@ from support.daemons.service import Answer, Person, Service, running_in
 from support.targets import targets
 
 from market.staff.base.roles import Machine
-from market.staff.money import limits
-from market.staff.money.limits import NewLimits
+from market.staff.money import user_limits
+from market.staff.money.user_limits import NewLimits
 from proxyd.ops.listening import bound_port
 
 CREATE = "/api/bandwidth/create"
@@ -828,7 +828,7 @@ async def test_a_caller_with_a_login_reads_and_pays_their_own_price(service: Ser
     buyer, other = await service.person(usd="10"), await service.person()
     new = NewLimits(sessions=1, price_percent=50)
     context = service.daemon.market.context
-    await limits.change(context, Machine("root"), buyer.email, new, "agreed")
+    await user_limits.change(context, Machine("root"), buyer.email, new, "agreed")
     terms = "/api/bandwidth/terms"
     full = (await service.call("GET", terms)).body["price_per_gb"]
     own = (await service.call("GET", terms, token=buyer.token)).body["price_per_gb"]

@@ -11,8 +11,8 @@ from market.base.errors import Code, MarketError
 from market.base.states import SessionStatus
 from market.money.money import GB
 from market.staff.audit import audit_all
-from market.staff.money import limits
-from market.staff.money.limits import NewLimits
+from market.staff.money import user_limits
+from market.staff.money.user_limits import NewLimits
 from storage.engines.store import Transaction
 
 pytestmark = pytest.mark.both_engines
@@ -51,7 +51,7 @@ async def test_the_staff_sets_the_level_of_one_account(market: Market) -> None:
     user = await market.person()
 
     async def give(level: Level | None) -> Limited | None:
-        await limits.change(market.context, ROOT, user, NewLimits(level=level), "a ticket")
+        await user_limits.change(market.context, ROOT, user, NewLimits(level=level), "a ticket")
         return await market.leases.limited(user)
 
     assert await give(Level.NEW) == Limited(None, 50, frozenset((80, 443)), 2 * GB, True)
@@ -59,7 +59,7 @@ async def test_the_staff_sets_the_level_of_one_account(market: Market) -> None:
     assert await give(Level.KNOWN) is None
     assert await give(None) is not None
     until = market.clock.now + 60
-    await limits.change(
+    await user_limits.change(
         market.context, ROOT, user, NewLimits(level=Level.KNOWN, until=until), "for a minute"
     )
     assert await market.leases.limited(user) is None

@@ -22,7 +22,6 @@ from market.base.bus import ATTEMPTS, GONE, WAITING, Bus, Topic
 from market.base.errors import Code
 from market.base.sweeping import PUT_OFF_SECONDS
 from market.files.evidence import APPEAL_SECONDS
-from market.logs.keeper import EVIDENCE_TIMES
 from market.logs.logs import (
     CHECK_SECONDS,
     CHUNK_MAX_BYTES,
@@ -38,6 +37,7 @@ from market.logs.logs import (
     Wrote,
 )
 from market.logs.readers import HANDED_MAX_BYTES
+from market.logs.removal import EVIDENCE_TIMES
 from market.staff.money import judging
 from storage.blobs.base import BlobError
 from storage.devices.devices import DeviceRow

@@ -12,7 +12,7 @@ from market.base.states import SessionStatus
 from market.money.money import GB
 from market.staff import rule_stops
 from market.staff.abuse import tickets
-from market.staff.abuse.rules import Found, Peak
+from market.staff.abuse.rule_tickets import Found, Peak
 from market.staff.audit import audit_all
 from market.staff.finding import history
 from market.staff.rule_stops import Stopped, Threshold

@@ -22,9 +22,9 @@ from market.staff.members import accounts, attempts, keys
 from market.staff.members.accounts import Credentials
 from market.staff.members.factors import Factors
 from market.staff.members.keys import NewStaffKey, StaffKeys
-from market.staff.money import limits
-from market.staff.money.limits import NewLimits
+from market.staff.money import user_limits
 from market.staff.money.second_person import approve
+from market.staff.money.user_limits import NewLimits
 from proxyd.backups.making import back_up_all
 from proxyd.backups.restoring import restore
 from proxyd.ops.signing_key import signing_key
@@ -83,7 +83,7 @@ class Desk:
         await corrected(self.market, ASKER, user, 5)
         self.request = (await corrected(self.market, ASKER, user, 500)).id
         new = NewLimits(price_percent=80)
-        await limits.change(context, ROOT, user, new, "agreed")
+        await user_limits.change(context, ROOT, user, new, "agreed")
         self.codes = created.factor.codes
         authenticator = parse_uri(created.factor.uri)
         assert isinstance(authenticator, TOTP)

@@ -6,7 +6,8 @@ from support.market.metering import use
 from market.bandwidth.lease_book import SLICE_FIRST_BYTES
 from market.bandwidth.leases import Grant
 from market.base.states import SessionStatus
-from proxyd.metering.lease_slices import LOW_BYTES, SLICE_MOST_BYTES, Fence, LeaseSlice
+from proxyd.metering.fence import Fence
+from proxyd.metering.lease_slices import LOW_BYTES, SLICE_MOST_BYTES, LeaseSlice
 from proxyd.metering.session import LiveSession
 
 GRANTED = SLICE_FIRST_BYTES

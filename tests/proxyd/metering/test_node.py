@@ -15,7 +15,7 @@ from market.base.ids import Identifiers
 from market.money.money import GB
 from proxyd.loop.clock import ObservedTime
 from proxyd.membership import Membership
-from proxyd.metering.lease_slices import Fence
+from proxyd.metering.fence import Fence
 from proxyd.metering.meter import cluster_meter
 from proxyd.metering.node import Node, Reaper
 from proxyd.tasks import Tasks

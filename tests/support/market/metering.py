@@ -7,7 +7,7 @@ from market.bandwidth.leases import Grant, Leases
 from market.bandwidth.sessions import Purchase
 from market.base.states import SessionStatus
 from proxyd.metering.cluster_writer import ClusterWriter
-from proxyd.metering.lease_slices import Fence
+from proxyd.metering.fence import Fence
 from proxyd.metering.meter import USUAL, Meter, MeterBounds, cluster_meter
 from proxyd.metering.session import LiveSession
 from proxyd.wire.events import Refusal

@@ -26,7 +26,7 @@ from proxyd.cli.staff.base.desk import (
     when,
 )
 from proxyd.ops import exit_records
-from proxyd.ops.abuse_rules import rules_of
+from proxyd.ops.abuse_settings import rules_of
 from proxyd.ops.access_lines import timestamp
 from storage.staff.abuse.tickets import TicketRow
 

@@ -4,8 +4,8 @@ from argparse import Namespace
 
 from config.settings import Settings
 from market.accounts.levels import Level
-from market.staff.money import limits
-from market.staff.money.limits import KEPT, LevelValue, NewLimits, Value
+from market.staff.money import user_limits
+from market.staff.money.user_limits import KEPT, LevelValue, NewLimits, Value
 from proxyd.cli.parsing import DEFAULT
 from proxyd.cli.staff.base.desk import Command, Desk, Report, Row, when
 from proxyd.cli.staff.base.ends import end_of
@@ -26,7 +26,7 @@ async def _limit(desk: Desk, options: Namespace) -> Report:
         until=unset if options.until is None else end_of(options.until, desk.context.now()),
         level=_level(options),
     )
-    row = await limits.change(desk.context, desk.author, options.user, new, options.reason)
+    row = await user_limits.change(desk.context, desk.author, options.user, new, options.reason)
     return {"limits": {"user": row.user_id, **personal_row(row)}}
 
 

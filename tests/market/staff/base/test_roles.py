@@ -67,7 +67,7 @@ from market.staff.money import (
     second_person,
 )
 from market.staff.money.judging import Verdict
-from market.staff.money.limits import NewLimits
+from market.staff.money.user_limits import NewLimits
 from market.staff.site import site
 from market.staff.site.site import Publication, TextKind
 from market.staff.stopping import closing, stopping, suspending

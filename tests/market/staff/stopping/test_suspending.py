@@ -27,7 +27,7 @@ from market.deploys.templates import Change
 from market.jobs.postings import NewJob
 from market.money.money import GB, MICRO, Currency
 from market.staff import rule_stops
-from market.staff.abuse.rules import Found
+from market.staff.abuse.rule_tickets import Found
 from market.staff.audit import audit_all
 from market.staff.base.roles import Author, Role
 from market.staff.finding import users

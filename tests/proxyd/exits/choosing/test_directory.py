@@ -16,7 +16,7 @@ from proxyd.exits.choosing.bounds import USUAL, DirectoryBounds
 from proxyd.exits.choosing.directory import Directory
 from proxyd.exits.choosing.entries import Missing, Place, Region
 from proxyd.exits.choosing.faults import GONE_SECONDS, SUSPECT_SECONDS
-from proxyd.exits.choosing.picks import PER_SITE_AND_MINUTE
+from proxyd.exits.choosing.past_picks import PER_SITE_AND_MINUTE
 from proxyd.exits.choosing.standing import (
     COOLING_FAILURES,
     COOLING_MOST_SECONDS,

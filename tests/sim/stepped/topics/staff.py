@@ -16,8 +16,8 @@ from market.staff.members import accounts, attempts, rescue
 from market.staff.members.attempts import Attempt
 from market.staff.members.logins import StaffLogins
 from market.staff.members.rescue import Post
-from market.staff.money import deposits, limits, money, second_person
-from market.staff.money.limits import NewLimits
+from market.staff.money import deposits, money, second_person, user_limits
+from market.staff.money.user_limits import NewLimits
 from market.staff.site import site
 from market.staff.stopping import closing, suspending
 from tests.sim.stepped.side import Action, Side
@@ -118,7 +118,7 @@ async def _refuses(side: Side) -> Any:
 
 async def _changes_limits(side: Side) -> Any:
     new = NewLimits(price_percent=90)
-    await limits.change(side.market.context, ROOT, side.buyer, new, "agreed")
+    await user_limits.change(side.market.context, ROOT, side.buyer, new, "agreed")
 
 
 async def _closes_ticket(outcome: tickets.Outcome, side: Side) -> Any:

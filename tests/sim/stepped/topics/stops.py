@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from market.staff import rule_stops
-from market.staff.abuse.rules import Found
+from market.staff.abuse.rule_tickets import Found
 from market.staff.base.roles import Machine
 from market.staff.stopping import stopping
 from market.staff.stopping.suspending import Ordered

@@ -9,8 +9,8 @@ from typing import Final
 from market.base.errors import MarketError
 from market.events.context import Context
 from market.staff import rule_stops
-from market.staff.abuse import rules
-from market.staff.abuse.rules import Found, Peak
+from market.staff.abuse import rule_tickets
+from market.staff.abuse.rule_tickets import Found, Peak
 from proxyd.counters import RuleCounters
 from proxyd.ops.abuse_watch import Finding
 from storage.engines.errors import StoreError, UnavailableError, level_of
@@ -116,7 +116,7 @@ class Stops:
         """
         seconds = self.halt_seconds.get(found.rule, 0)
         if not seconds or not rule_stops.is_fresh(self._context, found):
-            row = await rules.report(self._context, found)
+            row = await rule_tickets.report(self._context, found)
             return "" if row is None else f"ticket {row.number} is open"
         stopped = await rule_stops.stop(self._context, found, seconds)
         if stopped is None:

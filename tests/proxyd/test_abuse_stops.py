@@ -13,9 +13,9 @@ from support.targets.targets import echo
 from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.staff.abuse import tickets
-from market.staff.abuse.rules import Found
+from market.staff.abuse.rule_tickets import Found
+from proxyd.abuse_stops import Stops
 from proxyd.ops.abuse_watch import Finding
-from proxyd.stops import Stops
 from storage.engines.errors import UnavailableError
 
 
@@ -101,7 +101,7 @@ async def test_a_finding_that_cannot_be_reported_is_logged(
     async def refuse(*_: object) -> None:
         raise MarketError(Code.TOO_MANY_TICKETS)
 
-    monkeypatch.setattr("market.staff.abuse.rules.report", refuse)
+    monkeypatch.setattr("market.staff.abuse.rule_tickets.report", refuse)
     stops = Stops(Context(None, None, None))  # type: ignore[arg-type]
     stops.add(Finding("scan", "session", 1, {}))
     await stops.report()
@@ -119,7 +119,7 @@ async def test_a_finding_waits_for_the_store(
             raise failures.pop()
         reported.append(found.session_id)
 
-    monkeypatch.setattr("market.staff.abuse.rules.report", report)
+    monkeypatch.setattr("market.staff.abuse.rule_tickets.report", report)
     stops = Stops(Context(None, None, None), waiting_max=2)  # type: ignore[arg-type]
     for name in ("first", "second"):
         stops.add(Finding("scan", name, 1, {}))
@@ -136,7 +136,7 @@ async def test_new_findings_take_the_places_of_old_ones(monkeypatch: pytest.Monk
     async def report(_context: object, found: Found) -> None:
         reported.append(found.session_id)
 
-    monkeypatch.setattr("market.staff.abuse.rules.report", report)
+    monkeypatch.setattr("market.staff.abuse.rule_tickets.report", report)
     stops = Stops(Context(None, None, None), waiting_max=2)  # type: ignore[arg-type]
     for name in ("old", "new", "newest"):
         stops.add(Finding("scan", name, 1, {}))

@@ -12,15 +12,15 @@ from market.base.errors import Code, MarketError
 from market.money.money import GB, MICRO
 from market.staff.base.roles import Author, Role
 from market.staff.finding import users
-from market.staff.money import limits
-from market.staff.money.limits import NewLimits, PriceBounds
+from market.staff.money import user_limits
+from market.staff.money.user_limits import NewLimits, PriceBounds
 from storage.accounts.user_limits import UserLimitsRow
 
 
 async def limited(
     market: Market, user: str, new: NewLimits, author: Author = ROOT
 ) -> UserLimitsRow:
-    return await limits.change(market.context, author, user, new, "agreed by letter")
+    return await user_limits.change(market.context, author, user, new, "agreed by letter")
 
 
 async def bought(market: Market, user: str, price: int | None = None) -> int:
@@ -120,7 +120,7 @@ async def test_a_member_sets_no_price_beyond_the_bounds(market: Market) -> None:
 
     async def priced(author: Author, percent: int | None) -> int | None:
         new = NewLimits(price_percent=percent)
-        row = await limits.change(market.context, author, user, new, "agreed", prices=bounds)
+        row = await user_limits.change(market.context, author, user, new, "agreed", prices=bounds)
         return row.price_percent
 
     for role in (Role.FINANCE, Role.OPERATOR):

@@ -1,7 +1,7 @@
 """The rules against scans and spam, by the settings."""
 
 from config.settings import Settings
-from market.staff.abuse.rules import RuleSetting
+from market.staff.abuse.rule_tickets import RuleSetting
 from proxyd.ops.abuse_watch import LOGIN, MAIL, SCAN
 from proxyd.ops.access_place import access_folder
 
