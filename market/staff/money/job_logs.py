@@ -5,6 +5,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from market.logs import readers
 from market.logs.text import text_of
 from storage.logs.files import Attempt, LogFiles
 
@@ -13,7 +14,8 @@ READ_MAX_BYTES = 64 * READ_BYTES
 LINES_MAX = 50
 AROUND_LINES = 2
 LINE_MAX_CHARACTERS = 500
-STREAMS = ("stdout", "stderr")
+# The names of the streams for the staff, with those of the files.
+STREAMS = dict(zip(("stdout", "stderr"), readers.STREAMS, strict=True))
 
 
 class LogLine(Struct, frozen=True):
@@ -36,7 +38,7 @@ def shown(
         stream: "stdout" or "stderr".
         search: a text that lines must have, in any case; "" for the last lines.
     """
-    lines = list(_lines(LogFiles(folder, keep_bytes=keep_bytes), attempt, stream))
+    lines = list(_lines(LogFiles(folder, keep_bytes=keep_bytes), attempt, STREAMS[stream]))
     if not search:
         first = max(0, len(lines) - LINES_MAX)
         return [_row(at, lines[at], is_hit=False) for at in range(first, len(lines))]

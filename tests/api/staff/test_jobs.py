@@ -25,7 +25,7 @@ async def test_a_dispute_is_shown_with_its_log(staff: StaffApi) -> None:
     job_id, buyer, owner = await disputed(staff, "<b>empty</b>")
     terms = slices.log_terms(staff.service.daemon.settings)
     logs = LogFiles(terms.folder, keep_bytes=terms.keep_bytes)
-    logs.write(Attempt(job_id, 1), "stdout", 0, b"one\ntwo\nNo space left on device\n")
+    logs.write(Attempt(job_id, 1), "out", 0, b"one\ntwo\nNo space left on device\n")
     token = await staff.token(Role.SUPPORT)
     [listed] = (await staff.call("GET", "/disputes", token=token)).body["disputes"]
     assert (listed["job_id"], listed["price"], listed["buyer"]) == (job_id, 10, buyer.user_id)

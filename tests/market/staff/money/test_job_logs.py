@@ -10,7 +10,7 @@ def test_a_long_log_is_read_over_its_cut(tmp_path: Path) -> None:
     files = LogFiles(tmp_path, keep_bytes=1024 * 1024)
     attempt, line = Attempt("0" * 8, 1), b"x" * 1_023 + b"\n"
     for at in range(5):
-        files.write(attempt, "stdout", at * 1024 * 1024, line * 1024)
+        files.write(attempt, "out", at * 1024 * 1024, line * 1024)
     found = job_logs.shown(tmp_path, 1024 * 1024, attempt, "stdout", "were cut out")
     assert any(each.is_hit for each in found)
     assert all(len(each.text) <= job_logs.LINE_MAX_CHARACTERS for each in found)

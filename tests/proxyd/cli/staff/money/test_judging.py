@@ -36,7 +36,7 @@ def job(run: Run, ada: None, environment: dict[str, str], database: Path) -> str
     ((user,),) = rows(database, "SELECT id FROM users")
     [job_id] = runner.run(disputed(environment["PROXYD_STORAGE__URL"], str(user), jobs=1))
     logs = LogFiles(database.parent / "work" / "logs", keep_bytes=KEPT)
-    logs.write(Attempt(job_id, 1), "stdout", 0, LOG)
+    logs.write(Attempt(job_id, 1), "out", 0, LOG)
     return job_id
 
 
