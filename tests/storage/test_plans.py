@@ -57,8 +57,7 @@ from market.staff.members import keys as staff_keys
 from market.staff.members.keys import NewStaffKey, StaffKeys
 from market.staff.members.logins import Proof, StaffLogins
 from market.staff.members.rescue import Post
-from market.staff.money import approvals, deposits, judging, second_person
-from market.staff.money import limits as limits_of_user
+from market.staff.money import approvals, deposits, judging, second_person, user_limits
 from market.staff.money import money as staff_money
 from market.staff.money.user_limits import NewLimits
 from market.staff.site.alerts import Alerts
@@ -513,7 +512,7 @@ async def money_by_staff(market: Market, buyer: str) -> None:
     await second_person.approve(context, Machine("second"), asked.id)
     assert await approvals.listed(context, MACHINE, is_open=False, limit=3)
     await staff_money.history(context, MACHINE, buyer, limit=3)
-    await limits_of_user.change(context, MACHINE, buyer, NewLimits(jobs=0), "agreed")
+    await user_limits.change(context, MACHINE, buyer, NewLimits(jobs=0), "agreed")
     [job] = await market.store.read(
         job_queries.page_of_user, user_id=buyer, status="", before="", limit=1
     )

@@ -61,10 +61,10 @@ from market.staff.money import (
     erasing,
     forgiving,
     judging,
-    limits,
     money,
     payments,
     second_person,
+    user_limits,
 )
 from market.staff.money.judging import Verdict
 from market.staff.money.user_limits import NewLimits
@@ -394,10 +394,10 @@ ATTEMPTS: dict[Action, Attempt] = {
     Action.CASE_DECIDE: lambda market, author, user, other: _judge(
         market, author, user, Decision.UPHELD
     ),
-    Action.USER_LIMIT: lambda market, author, user, other: limits.change(
+    Action.USER_LIMIT: lambda market, author, user, other: user_limits.change(
         market.context, author, user, NewLimits(sessions=1), "agreed"
     ),
-    Action.USER_PRICE: lambda market, author, user, other: limits.change(
+    Action.USER_PRICE: lambda market, author, user, other: user_limits.change(
         market.context, author, user, NewLimits(price_percent=90), "agreed"
     ),
     **{
