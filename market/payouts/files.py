@@ -206,7 +206,7 @@ def read_outcomes(content: bytes) -> list[Line]:
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
         if not set(reader.fieldnames or ()) >= NEEDED_COLUMNS:
-            raise _invalid(f"Its first line names these columns: {', '.join(COLUMNS)}.")
+            raise _invalid(f"Its first line names at least {', '.join(sorted(NEEDED_COLUMNS))}.")
         lines = []
         for row in reader:
             if reader.line_num > LINES_MAX:

@@ -56,11 +56,15 @@ class Appeals(CaseKind):
             Fact("other appeals", len(await queries.of_job(tx, row.job_id)) - 1),
         ]
         past = [
-            PastEvent(each.resolved_at, f"attempt {each.attempt}: {each.state}", each.reason or "")
+            PastEvent(at, f"attempt {each.attempt}: {what}", detail)
             for each in rows
-            if each.resolved_at is not None
+            for at, what, detail in (
+                (each.disputed_at, "disputed by the buyer", each.reason or ""),
+                (each.resolved_at, each.state, _returned(each)),
+            )
+            if at is not None
         ]
-        return Evidence(facts, past)
+        return Evidence(facts, sorted(past, key=lambda each: each.at))
 
     async def parties(self, tx: Transaction, case: Case, /) -> Parties:
         """Return both sides of the job, and the authors of the first decision."""
@@ -84,6 +88,11 @@ class Appeals(CaseKind):
             return f"Your appeal was looked at: {case.summary} The first decision stays."
         paid = f"{as_decimal(case.void_amount)} {case.currency}"
         return f"Your appeal was successful: {case.summary} The service pays you {paid}."
+
+
+def _returned(row: ReviewRow) -> str:
+    """Return the part of the price that the first decision gave back, in words."""
+    return f"{as_decimal(row.refunded)} {row.currency} to the buyer" if row.refunded else ""
 
 
 async def _case(tx: Transaction, row: AppealRow) -> Case:

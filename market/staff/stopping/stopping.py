@@ -107,15 +107,15 @@ async def let_session_go(context: Context, author: Author, session_id: str, why:
     """Let a halted session go on.
 
     Raises:
-        MarketError: `not_permitted`, `invalid_field`, `session_not_found`, `session_not_halted`.
+        MarketError: `not_permitted`, `invalid_field`; `session_not_found`, also if it is over;
+            `session_not_halted`.
     """
     text, session = reason(why), await context.store.read(_session, session_id)
 
     async def change(tx: Transaction) -> tuple[Ordered, Changes]:
-        await session_queries.lock(tx, [session.id])
-        if not await suspending.release(tx, session.id, now=context.now()):
+        row = await _active(tx, session.id)
+        if not await suspending.release(tx, row.id, now=context.now()):
             raise MarketError(Code.SESSION_NOT_HALTED)
-        row = await _session(tx, session.id)
         ordered = await resumed(tx, context, HaltedRow(row.id, row.user_id, row.status))
         return ordered, {"halted": (True, False)}
 
@@ -254,6 +254,15 @@ async def _session(tx: Transaction, session_id: str) -> SessionRow:
     return row
 
 
+async def _active(tx: Transaction, session_id: str) -> SessionRow:
+    """Lock and return a session that is not over."""
+    await session_queries.lock(tx, [session_id])
+    row = await _session(tx, session_id)
+    if row.status != SessionStatus.ACTIVE:
+        raise MarketError(Code.SESSION_NOT_FOUND, f"The session is {row.status}.")
+    return row
+
+
 async def _exit(tx: Transaction, device_id: str) -> ExitRow:
     row = await exit_queries.find(tx, device_id)
     if row is None:
@@ -267,10 +276,7 @@ async def _halt(
     text, session = reason(why), await context.store.read(_session, session_id)
 
     async def change(tx: Transaction) -> tuple[Ordered, Changes]:
-        await session_queries.lock(tx, [session.id])
-        row = await _session(tx, session.id)
-        if row.status != SessionStatus.ACTIVE:
-            raise MarketError(Code.SESSION_NOT_FOUND, f"The session is {row.status}.")
+        row = await _active(tx, session.id)
         before = await halt_queries.halted_at(tx, row.id)
         await suspending.set_halted(tx, row.id, before or context.now(), STAFF_HALT)
         if before is None and action is Action.SESSION_HALT:

@@ -11,13 +11,14 @@ from collections.abc import Callable
 
 from config.settings import Settings
 from market.base.errors import Code, MarketError
-from proxyd.cli.staff.base.desk import MISUSED, Command, Desk, Ended, Report
+from proxyd.cli.staff.base.desk import MISUSED, WAITS, Command, Desk, Ended, Report
 from proxyd.cli.staff.base.words import in_words
 from proxyd.loop import runner
 from proxyd.ops.books import context_of, opened
 
 # Refusals of a command that was called wrongly; a repetition fails as well.
 MISUSES = frozenset((Code.INVALID_FIELD, Code.AMBIGUOUS))
+SECOND_PERSON = "\nanother person decides: proxyd approve ID, or proxyd refuse ID --reason TEXT"
 
 # The module of a command, by the command or by its first words. Only this one is imported: others
 # would make each command wait for libraries that it does not need.
@@ -101,7 +102,10 @@ def carry_out(
         return MISUSED
     report, status = ended if isinstance(ended, Ended) else (ended, 0)
     words = report.pop("words", None)
-    say(json.dumps(report) if options.json else words or in_words(report))
+    text = words or in_words(report)
+    if status == WAITS:
+        text += SECOND_PERSON
+    say(json.dumps(report) if options.json else text)
     return status
 
 

@@ -178,3 +178,8 @@ def test_a_file_that_is_no_list_of_outcomes_is_refused(content: bytes) -> None:
     with pytest.raises(MarketError) as caught:
         read_outcomes(content)
     assert caught.value.code is Code.PAYOUT_FILE_INVALID
+
+
+def test_a_file_without_a_needed_column_is_refused_with_their_names() -> None:
+    with pytest.raises(MarketError, match="at least amount_usd, outcome, payout_id"):
+        read_outcomes(b"payout_id,amount_usd,outcom\n")

@@ -135,16 +135,19 @@ def describe(path: Path) -> list[str]:
     if stored is None:
         return ["nothing was carried yet"]
     ports = list(stored.get("ports", {}).items())[:_PORTS_SHOWN]
-    busiest = ", ".join(f"{port} ({count} connections)" for port, count in ports)
+    busiest = ", ".join(
+        f"{port} ({count} connection{'' if count == 1 else 's'})" for port, count in ports
+    )
+    targets = stored.get("targets", [])
     day = str(stored.get("day"))
     return [
         f"carried on {day}: {_shown(stored.get('bytes_today', 0))}",
         f"carried in {day[:7]}: {_shown(stored.get('bytes_this_month', 0))}",
         f"busiest ports this month: {busiest or 'none'}",
-        "last targets (kept on this device only):",
+        f"last targets (kept on this device only):{'' if targets else ' none'}",
         *(
             f"  {at}  [{host}]:{port}" if ":" in host else f"  {at}  {host}:{port}"
-            for at, host, port in stored.get("targets", [])
+            for at, host, port in targets
         ),
     ]
 

@@ -53,6 +53,10 @@ async def test_the_house_pays_the_difference(
     facts = {each.name: each.value for each in shown.evidence.facts}
     assert (facts["job"], facts["the appellant says"]) == (job_id, "the log shows it")
     assert facts["appellant"] == ("buyer" if of_buyer else "worker")
+    claimed, decided = shown.evidence.history
+    assert (claimed.what, bool(claimed.detail)) == ("attempt 1: disputed by the buyer", True)
+    assert decided.what == "attempt 1: upheld"
+    assert decided.detail == ("4.00 credit to the buyer" if first else "")
     assert shown.judged.case.due_at == appeal.due_at
     for state in (State.DONE, State.DONE_BEFORE):
         done = await decide(market, Kind.APPEAL, appeal.id, VOIDED, SECOND, percent=percent)

@@ -74,7 +74,7 @@ async def test_a_session_is_halted_goes_on_and_is_ended_with_its_bytes(market: M
     row = await market.store.read(session_queries.find, session_id)
     assert row is not None
     assert (row.status, row.bytes_used) == ("ended", GB // 4)
-    for act in (stopping.begin_end, stopping.halt_session):
+    for act in (stopping.begin_end, stopping.halt_session, stopping.let_session_go):
         assert await code_of(act(context, ROOT, session_id, WHY)) is Code.SESSION_NOT_FOUND
     assert [each.kind for each in await node.new()] == ["halt", "go", "halt"]
     assert await actions(market, user) == [

@@ -41,6 +41,7 @@ def test_small_amounts_are_shown_in_bytes(tmp_path: Path) -> None:
     kept.turn()
     kept.save()
     assert describe(path)[0] == "carried on 2026-01-30: 1,266 bytes"
+    assert describe(path)[-1] == "last targets (kept on this device only): none"
     kept.add_bytes(1_000_000)
     kept.save()
     assert describe(path)[0] == "carried on 2026-01-30: 1.001 MB"
@@ -75,7 +76,7 @@ def test_it_goes_on_where_it_was_saved(tmp_path: Path) -> None:
     lines = "\n".join(describe(path))
     assert "2026-01-30T12:00:00+00:00  example.org:443" in lines
     assert "[2001:db8::1]:80" in lines
-    assert "443 (1 connections)" in lines
+    assert "443 (1 connection)" in lines
     days.pass_days(1)
     assert Journal(path, days).bytes_today == 0
     assert Journal(path, days).bytes_this_month == 6

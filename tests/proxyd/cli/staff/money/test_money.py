@@ -93,6 +93,7 @@ def test_an_amount_above_the_limit_waits_and_its_author_cannot_approve(
     done = run(corrected("50.000001", "c-1"))
     assert (done.returncode, done.stderr) == (3, "")
     assert done.stdout.startswith("waits: approval ")
+    assert "\nanother person decides: proxyd approve ID" in done.stdout
     [request] = answer(run, ["approvals"])["approvals"]
     assert (request["state"], request["amount"]) == ("waits", "50.000001")
     assert (request["by"], request["reason"]) == (f"unix:{ME}", "asked by telephone")
@@ -118,7 +119,7 @@ def test_a_deposit_above_the_limit_waits_also_as_the_first_one(run: Run, paid: N
     done = run([*deposit, "--usd", "30.01", "--credits", "5"])
     assert done.returncode == 3
     assert done.stdout.startswith(f"deposited; {EMAIL} has 20.00 usd, 5.00 credit\nwaits: approval")
-    assert done.stdout.endswith(f"{EMAIL} has 20.00 usd, 5.00 credit\n")
+    assert done.stdout.count(f"; {EMAIL} has 20.00 usd, 5.00 credit\n") == 2
     [request] = answer(run, ["approvals"])["approvals"]
     assert (request["action"], request["amount"]) == ("money.deposit", "30.01")
     assert answer(run, ["refuse", request["id"], *BECAUSE])["withdrawn"]
