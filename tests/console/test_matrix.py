@@ -21,6 +21,7 @@ from support.daemons.service import Person, Service
 from support.payments.taking import Shop, shop
 
 from api.console import FOLDER
+from market.events.catalogue import CATALOGUE
 
 LANGUAGES = ["en", "tr", "ru", "ko"]
 WIDTHS = [1280, 360]
@@ -39,11 +40,12 @@ ROW = re.compile(r'^  \["(?P<path>[^"]+)", "(?P<module>[^"]+)"', re.MULTILINE)
 PAGES: list[tuple[str, str]] = ROW.findall((FOLDER / "app.js").read_text())
 AREAS = ["overview", "entry", "traffic", "money", "work", "account"]
 # The first words of keys: a text such as "work.jobs.title" on a page is one without its words.
-STEMS = {
-    key.split(".")[0]
+KEYS = {
+    key
     for path in (FOLDER / "words").glob("*.en.json")
     for key in msgspec.json.decode(path.read_bytes())
 }
+STEMS = {key.split(".")[0] for key in KEYS}
 KEY = re.compile(rf"(?<![\w./@-])(?:{'|'.join(sorted(STEMS))})\.[a-z_]+(?:\.[a-z0-9_]+)*(?![\w(/])")
 JOB = {
     "title": "count",
@@ -181,6 +183,11 @@ def test_every_page_of_the_table_has_its_module_and_is_looked_at() -> None:
         assert (FOLDER / "pages" / f"{module}.js").exists(), module
 
 
+def test_no_key_of_words_is_a_type_of_events() -> None:
+    """A page may show a type as it is, so a key of the same name without its words is missed."""
+    assert KEYS.isdisjoint(CATALOGUE)
+
+
 async def entered(world: World, visit: Visit, area: str) -> Tab:
     """Open the console, with a login unless the pages come before it."""
     tab = await visit.open(f"{world.service.url}/login")
@@ -224,7 +231,9 @@ async def test_pages_fit_and_speak_every_language(
                 wrong += [f"{path} {language} {width}: {each}" for each in wide]
             said = await tab.run(SAID)
             assert await tab.run("document.documentElement.lang") == language
-            wrong += [f"{path} {language}: {key}" for key in KEY.findall(said)]
+            # Pages of webhooks and events show a type such as "account.resumed" as the API has it.
+            keys = [key for key in KEY.findall(said) if key not in CATALOGUE]
+            wrong += [f"{path} {language}: {key}" for key in keys]
             assert await tab.run("document.querySelector('main h1').textContent.trim()"), path
     assert not wrong, "\n".join(wrong)
 

@@ -16,6 +16,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -159,17 +160,19 @@ def test_an_end_cuts_on_every_process_and_bills_the_delivered_bytes(url: str) ->
 def test_a_process_that_is_killed_under_load_is_started_again_and_the_rest_is_usable(
     url: str, index: int
 ) -> None:
-    quota = 150 * MB
+    quota = 150 * MB  # the target is slow: the quota must outlast the start of a process
     email, password = process.funded(url)
-    with serving(url, **PACED) as daemon:
+    with threads.endless(is_slow=True) as target, serving(url, **PACED) as daemon:
         bought = daemon.buy(daemon.log_in(email, password), gb=quota / GB)
         pids = [daemon.pid_of(each) for each in range(3)]
-        with downloads(daemon, bought["proxy"], 20) as made:
+        clients = partial(downloading, [daemon] * 20, bought["proxy"], target.port)
+        with clients() as made:
             until_true(lambda: all(each.received > 10_000 for each in made), "all of them flow")
             daemon.kill(index)
             daemon.wait_renewed(index, pids[index] or 0)
             until_true(lambda: any(each.is_over for each in made), "those of the dead are cut")
-            with downloads(daemon, bought["proxy"], 20) as more:
+            with clients() as more:
+                target.hurry()
                 delivered = completed(made) + completed(more)
         until_true(lambda: process.bytes_used(url, bought["session_id"]) == quota, "all is used")
         # All that is billed was delivered; the unreported bytes of the dead process are given away.

@@ -81,6 +81,7 @@ async def test_each_unit_meets_others_as_if_one_came_after_the_other(site: Site)
 
 
 @pytest.mark.long
+@pytest.mark.early
 @pytest.mark.timeout(1_800)
 async def test_each_unit_meets_every_other_one_as_if_one_came_first(site: Site) -> None:
     failed = await failures(await Trials.of(site), PAIRS, (2, 3))

@@ -129,14 +129,35 @@ def web(context: ssl.SSLContext | None = None) -> Iterator[WebTarget]:
     yield from served(server)
 
 
+# Bytes that a slow target sends, and seconds between them: 20 clients use 100 MB in a minute.
+SLOW_BYTES = 8_000
+SLOW_SECONDS = 0.1
+
+
 class EndlessTarget(socketserver.ThreadingTCPServer):
-    """Sends the pattern until the client is gone."""
+    """Sends the pattern until the client is gone.
+
+    Args:
+        is_slow: whether it sends little until the test calls `hurry`, so that a quota lasts for a
+            test of any length.
+    """
 
     daemon_threads = True
     request_queue_size = 1024  # its threads may keep the one that accepts from its turn
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_slow: bool = False) -> None:
         super().__init__(("127.0.0.1", 0), _Endless)
+        self._is_fast = threading.Event()
+        if not is_slow:
+            self.hurry()
+
+    def hurry(self) -> None:
+        """Send as fast as the clients read."""
+        self._is_fast.set()
+
+    def is_slow(self) -> bool:
+        """Wait a moment, and return whether the target is still slow."""
+        return not self._is_fast.wait(SLOW_SECONDS)
 
     @property
     def port(self) -> int:
@@ -144,8 +165,12 @@ class EndlessTarget(socketserver.ThreadingTCPServer):
 
 
 class _Endless(socketserver.BaseRequestHandler):
+    server: EndlessTarget
+
     def handle(self) -> None:
         try:
+            while self.server.is_slow():
+                self.request.sendall(PATTERN[:SLOW_BYTES])
             while True:
                 self.request.sendall(PATTERN)
         except OSError:
@@ -153,10 +178,9 @@ class _Endless(socketserver.BaseRequestHandler):
 
 
 @contextmanager
-def endless() -> Iterator[EndlessTarget]:
+def endless(*, is_slow: bool = False) -> Iterator[EndlessTarget]:
     """Run a server that never stops sending."""
-    server = EndlessTarget()
-    yield from served(server)
+    yield from served(EndlessTarget(is_slow=is_slow))
 
 
 class StuckTarget(socketserver.ThreadingTCPServer):

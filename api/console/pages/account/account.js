@@ -106,7 +106,7 @@ function closing() {
       const answer = await ask({ title: t("account.close"), text: t("account.close.text"), action: t("account.close.yes") });
       if (!answer) return;
       await post("/auth/me/close", values);
-      toast("good", t("account.closed"));
+      toast("good", t("account.close.done"));
       await again();
     },
   });
