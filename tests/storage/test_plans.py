@@ -58,8 +58,8 @@ from market.staff.members.keys import NewStaffKey, StaffKeys
 from market.staff.members.logins import Proof, StaffLogins
 from market.staff.members.rescue import Post
 from market.staff.money import approvals, deposits, judging, second_person
-from market.staff.money import limits as limits_of_user
 from market.staff.money import money as staff_money
+from market.staff.money import user_limits as limits_of_user
 from market.staff.money.user_limits import NewLimits
 from market.staff.site.alerts import Alerts
 from proxyctl.protocol.jobspec import Payload
