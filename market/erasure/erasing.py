@@ -60,7 +60,7 @@ async def erase(
     user = await _locked(tx, user_id)
     closure = await closures.find(tx, user_id)
     if closure is not None and closure.state == ClosureStatus.CLOSED and closure.waives:
-        # The user has given up the money of that day, and no payment that came later.
+        # The user has given up the money of that day, and no money that came later.
         waives = waives or not await open_things.has_paid_in(tx, user_id, closure.closed_at)
     found = list_open(await open_things.of_user(tx, user_id, context.now()), waives=waives)
     if found:

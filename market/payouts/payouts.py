@@ -109,9 +109,12 @@ class Payouts:
 
         async def unit(tx: Transaction) -> PayoutRow:
             is_automatic = row.usd <= self.terms.automatic
-            # A bonus that came back by a second account leaves by the hand of a person only.
-            if is_automatic and await source_queries.has_circular(tx, user_id, limit=SOURCES_MAX):
-                is_automatic = False
+            if is_automatic:
+                # A bonus that came back by a second account leaves by the hand of a person only.
+                credits_ = row.amount if row.currency == Currency.CREDIT else 0
+                is_automatic = not await source_queries.may_be_circular(
+                    tx, user_id, amount=credits_, limit=SOURCES_MAX
+                )
             outcome = row
             if is_automatic:
                 outcome = row._replace(state=PayoutStatus.APPROVED, decided_at=now)

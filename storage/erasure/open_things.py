@@ -81,7 +81,11 @@ async def of_user(tx: Transaction, user_id: str, now: int) -> OpenRow:
 
 
 async def has_paid_in(tx: Transaction, user_id: str, since: int) -> bool:
-    """Return whether a user has got a deposit after a time (UTC seconds)."""
+    """Return whether a user has got money after a time (UTC seconds).
+
+    It is a deposit, a correction, an award, or a payment that came back, such as a payout. Releases
+    of holds do not count: their money was the user's before.
+    """
     found = await tx.one(
         int,
         """
@@ -89,7 +93,8 @@ async def has_paid_in(tx: Transaction, user_id: str, since: int) -> bool:
         JOIN entries AS e ON e.credit_account = a.id
         JOIN transfers AS t ON t.id = e.transfer_id
         WHERE a.user_id = :user AND a.kind = 'available'
-            AND t.kind = 'deposit' AND t.created_at > :since
+            AND t.kind IN ('deposit', 'correction', 'award', 'refund')
+            AND t.created_at > :since
         LIMIT 1
         """,
         user=user_id,

@@ -78,6 +78,26 @@ async def has_open(tx: Transaction, user_id: str) -> bool:
     return found is not None
 
 
+async def taken_back(tx: Transaction, user_id: str, currency: str) -> int:
+    """Return the earned money that corrections have taken from a user, with debts for it."""
+    found = await tx.one(
+        int,
+        """
+        SELECT CAST(COALESCE(SUM(amount), 0) AS BIGINT) FROM (
+            SELECT -e.earned AS amount FROM entries AS e
+            JOIN transfers AS t ON t.id = e.transfer_id
+            WHERE e.debit_account = :account AND e.earned < 0 AND t.kind = 'correction'
+            UNION ALL
+            SELECT amount FROM earning_debts WHERE user_id = :user_id AND currency = :currency
+        ) AS taken
+        """,
+        account=f"user:{user_id}:available:{currency}",
+        user_id=user_id,
+        currency=currency,
+    )
+    return found or 0
+
+
 async def debtors(tx: Transaction, *, limit: int) -> list[DebtorRow]:
     """Return users whose earned money can pay an open debt for earnings now."""
     return await tx.all(

@@ -5,8 +5,8 @@ from typing import NamedTuple
 from storage.engines.paging import NEWEST_FIRST
 from storage.engines.store import Transaction
 
-# The newest entries of a user that are looked at.
-ENTRIES_MAX = 1_000
+# The newest earnings of a user that are looked at.
+EARNINGS_MAX = 5_000
 
 
 class BuyerRow(NamedTuple):
@@ -79,22 +79,26 @@ _FLAGS = ", ".join(f"CASE WHEN EXISTS ({found}) THEN 1 ELSE 0 END" for found in 
 
 
 async def buyers(tx: Transaction, user_id: str, *, limit: int) -> list[BuyerRow]:
-    """Return the buyers who paid for a user's newest work, the largest sum first."""
+    """Return the buyers who paid for a user's newest work, the largest sum first.
+
+    Only pay for work counts: returned holds are free, and would hide it in any number.
+    """
     return await tx.all(
         BuyerRow,
         f"""
         SELECT j.user_id, COUNT(*), CAST(SUM(e.earned) AS BIGINT)
         FROM (
-            SELECT transfer_id, earned FROM entries WHERE credit_account = :account
-            ORDER BY transfer_id {NEWEST_FIRST} LIMIT :most
+            SELECT n.earned, t.reference
+            FROM entries AS n JOIN transfers AS t ON t.id = n.transfer_id
+            WHERE n.credit_account = :account AND n.earned > 0
+                AND t.kind IN ('capture', 'payout')
+            ORDER BY n.transfer_id {NEWEST_FIRST} LIMIT :most
         ) AS e
-        JOIN transfers AS t ON t.id = e.transfer_id
-        JOIN jobs AS j ON j.id = SUBSTR(REPLACE(t.reference, 'review:', ''), 5, 36)
-        WHERE e.earned > 0 AND t.kind IN ('capture', 'payout')
+        JOIN jobs AS j ON j.id = SUBSTR(REPLACE(e.reference, 'review:', ''), 5, 36)
         GROUP BY j.user_id ORDER BY SUM(e.earned) DESC, j.user_id LIMIT :limit
         """,
         account=f"user:{user_id}:available:credit",
-        most=ENTRIES_MAX,
+        most=EARNINGS_MAX,
         limit=limit,
     )
 
@@ -120,9 +124,22 @@ async def signs(tx: Transaction, user_id: str, buyer_id: str) -> SignsRow:
     return row
 
 
-async def has_circular(tx: Transaction, user_id: str, *, limit: int) -> bool:
-    """Return whether one of the buyers is circular, of the `limit` with the largest sums."""
-    for buyer in await buyers(tx, user_id, limit=limit):
+async def may_be_circular(tx: Transaction, user_id: str, *, amount: int, limit: int) -> bool:
+    """Return whether an amount that a user has earned may be a bonus of the user.
+
+    Either one of the buyers is circular, of the `limit` with the largest sums, or these buyers paid
+    less than the amount: then many small payments may hide a circular buyer.
+
+    Args:
+        tx: the transaction.
+        user_id: the user.
+        amount: micro-credits.
+        limit: the number of buyers.
+    """
+    found = await buyers(tx, user_id, limit=limit)
+    if sum(buyer.earned for buyer in found) < amount:
+        return True
+    for buyer in found:
         if (await signs(tx, user_id, buyer.buyer_id)).is_circular:
             return True
     return False

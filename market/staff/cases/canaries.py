@@ -68,8 +68,9 @@ class Canaries(CaseKind):
         await queries.pardon_finding(tx, case.id, now)
         row = await queries.find(tx, device)
         rest = [each for each in await queries.findings(tx, device) if each.pardoned_at is None]
-        # The staff's own bar has no finding, and stays.
-        if row is None or rest or not row.barred_for or not await queries.unbar(tx, device):
+        # The staff's own bar stays. It has no finding, or is the second event about one bar.
+        is_by_staff = row is None or not row.barred_for or await _bars(tx, device) > 1
+        if rest or is_by_staff or not await queries.unbar(tx, device):
             return {"finding": ("open", "pardoned")}
         event = ConsentRow(context.identifiers.new(), device, "pardoned", "", "", now)
         await queries.insert_consent(tx, event)
@@ -82,6 +83,16 @@ class Canaries(CaseKind):
         if decision is Decision.UPHELD:
             return f"{failed} The staff has looked at it, and upholds the result."
         return f"{failed} The staff has made the result void: it bars the device no more."
+
+
+async def _bars(tx: Transaction, device_id: str) -> int:
+    """Return the number of events that have barred a device since its last pardon.
+
+    Findings add one at most, with the first of them; each bar by the staff adds one.
+    """
+    events = [each.event for each in await queries.consents(tx, device_id)]
+    last = max((at for at, event in enumerate(events) if event == "pardoned"), default=-1)
+    return events[last + 1 :].count("barred")
 
 
 def _case(row: OwnedFindingRow) -> Case:

@@ -284,7 +284,7 @@ def _amount(case: Case, decision: Decision) -> Amount:
     reference = f"{case.kind}:{case.id}"
     return Amount(
         Action.CASE_DECIDE,
-        f"{money.CORRECTION}:{reference}:{case.currency}",
+        f"case:{reference}:{case.currency}",
         case.user_id,
         case.currency,
         amount,

@@ -355,14 +355,15 @@ async def _check(tx: Transaction, new: Amount, available: int) -> DepositRow | N
 
 
 async def _check_earned(tx: Transaction, new: Amount) -> None:
-    """Check that a user has earned as much as is taken back."""
+    """Check that a user has earned as much as is taken back, with earlier corrections."""
     row = await payout_queries.earned(tx, new.user_id, new.currency)
     earned = 0 if row is None else row.total
-    if -new.amount > earned:
+    taken = await debt_queries.taken_back(tx, new.user_id, new.currency)
+    if taken - new.amount > earned:
         raise MarketError(
             Code.INSUFFICIENT_FUNDS,
-            f"The user has earned {as_decimal(earned)} {new.currency} in all; no more is taken "
-            "back.",
+            f"The user has earned {as_decimal(earned)} {new.currency} in all, and "
+            f"{as_decimal(taken)} of it were taken back before; no more is taken back.",
         )
 
 

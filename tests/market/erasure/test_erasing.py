@@ -4,10 +4,13 @@ import pytest
 from support.market.books import available, refusal, revenue
 from support.market.leaving import EMAIL, MARKER, PASSWORD, fill, hits, person, tools
 from support.market.market import Market
+from support.market.payouts import approved, send
 
 from market.base.errors import Code
 from market.erasure import erasing
 from market.money.money import MICRO, Currency
+from market.payouts import steps
+from market.payouts.terms import FailReason
 from market.staff.audit import audit_all
 from storage.accounts import closures, outbox
 from storage.engines.store import Transaction
@@ -120,3 +123,19 @@ async def test_a_deposit_after_the_closing_is_not_given_up(market: Market) -> No
     refused = market.store.write(erasing.erase, market.context, tools(market), user, waives=False)
     assert await refusal(refused) is Code.ACCOUNT_NOT_EMPTY
     assert (await available(market, user), await revenue(market)) == (22 * MICRO, before)
+
+
+async def test_a_payout_that_comes_back_after_the_closing_is_not_given_up(market: Market) -> None:
+    user = await market.person()
+    row = await approved(market, user)
+    await send(market, row)
+    await market.store.write(steps.pay, market.context, row.id)
+    left = await available(market, user, Currency.CREDIT)
+    market.clock.now += 60
+    due_at = market.clock.now + 1
+    await market.store.write(closures.close, user, waives=True, now=market.clock.now, due_at=due_at)
+    market.clock.now += 60
+    await market.store.write(steps.fail, market.context, row.id, FailReason.RETURNED)
+    refused = market.store.write(erasing.erase, market.context, tools(market), user, waives=False)
+    assert await refusal(refused) is Code.ACCOUNT_NOT_EMPTY
+    assert await available(market, user, Currency.CREDIT) == left + row.amount

@@ -143,6 +143,10 @@ async def test_no_more_is_taken_back_than_was_earned(market: Market) -> None:
     assert await refusal(taken_back(market, user, 1_801)) is Code.INSUFFICIENT_FUNDS
     assert await refusal(taken_back(market, user, -5)) is Code.INVALID_FIELD
     assert await owed(market, user) == 0
+    await taken_back(market, user, 1_000)
+    assert await refusal(taken_back(market, user, 801, "job-8")) is Code.INSUFFICIENT_FUNDS
+    await taken_back(market, user, 800, "job-8")
+    assert await owed(market, user) == 1_000 * MICRO
 
 
 async def test_a_debt_above_the_limit_needs_a_second_person(market: Market) -> None:

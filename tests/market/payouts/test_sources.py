@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 from support.base.cases import cases
 from support.market.books import available
-from support.market.jobs import device_of
+from support.market.jobs import device_of, wanted
 from support.market.market import PAYOUT_METHODS, Market
 from support.market.payouts import BANK, confirm, earn, earned_part, earner, request, state_of
 from support.market.staff import ROOT
@@ -141,6 +141,26 @@ async def test_a_circular_payout_waits_for_a_person(market: Market, mixed: bool)
     circular = RejectReason.CIRCULAR_EARNINGS
     await paying.reject(market.context, ROOT, row.id, circular, "one person")
     assert await earned_part(market, user) == 2_250 * MICRO
+
+
+@cases("hidden_by", ["returned holds", "small payments"])
+async def test_entries_hide_no_circular_buyer(
+    market: Market, hidden_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hold that comes back is free, and a small payment nearly so."""
+    monkeypatch.setattr(queries, "EARNINGS_MAX", 4)
+    user, method = await earner(market)
+    buyer = await market.person()
+    await bonus(market, buyer, 500)
+    await earn(market, user, 500, buyer)
+    await market.store.write(lambda tx: _referral(market, tx, user, buyer))
+    market.payouts.terms = replace(market.payouts.terms, automatic=100 * MICRO)
+    for _ in range(4):
+        if hidden_by == "returned holds":
+            await market.jobs.cancel(user, await market.jobs.create(user, wanted(price=MICRO)))
+        else:
+            await earn(market, user, 1)
+    assert (await request(market, user, method, 700)).state == "requested"
 
 
 async def test_a_family_without_a_bonus_is_approved_at_once(market: Market) -> None:

@@ -6,7 +6,7 @@ from support.market.cases import cases_of, decide, letters_about, verify
 from support.market.events import said
 from support.market.market import Market
 from support.market.staff import ROOT, acting, member
-from support.market.staff_money import ASKER, CREDIT, LIMITS, NOTHING, SECOND
+from support.market.staff_money import ASKER, CREDIT, LIMITS, NOTHING, SECOND, corrected
 
 from market.base.errors import Code
 from market.money.money import MICRO
@@ -124,3 +124,15 @@ async def test_the_second_person_of_a_decision_judges_no_appeal(market: Market) 
         early = decide(market, Kind.APPEAL, appeal.id, UPHELD, author)
         assert await refusal(early) is Code.NOT_PERMITTED
     assert (await decide(market, Kind.APPEAL, appeal.id, UPHELD, THIRD)).state is State.DONE
+
+
+async def test_a_correction_of_a_judge_prevents_no_decision(market: Market) -> None:
+    """References of corrections are chosen freely, also by the first judge."""
+    job_id, buyer, _ = await judged(market, 0, ASKER)
+    appeal = await market.appeals.appeal(buyer, job_id, "the log shows it")
+    name = f"appeal:{appeal.id}"
+    await corrected(market, ASKER, buyer, 1, currency=CREDIT, reference=name)
+    done = await decide(market, Kind.APPEAL, appeal.id, VOIDED, SECOND)
+    assert (done.state, done.amount) == (State.DONE, 10 * MICRO)
+    assert await available(market, buyer, CREDIT) == 11 * MICRO
+    assert (await audit_all(market.store)).passed

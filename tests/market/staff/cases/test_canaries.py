@@ -64,3 +64,11 @@ async def test_a_bar_by_the_staff_stays(market: Market) -> None:
     [newest] = await cases_of(market).listed(ROOT, Kind.CANARY, limit=1)
     await decide(market, Kind.CANARY, newest.case.id, VOIDED)
     assert await is_barred(market, device.id)
+
+
+async def test_a_bar_by_the_staff_after_a_finding_stays(market: Market) -> None:
+    """An operator bars; finance decides the case, and must not lift that bar."""
+    device, case_id = await failed_canary(market)
+    await stopping.bar_device(market.context, ROOT, device.id, "a complaint")
+    await decide(market, Kind.CANARY, case_id, VOIDED)
+    assert await is_barred(market, device.id)
