@@ -74,7 +74,7 @@ async def at(
 ) -> list[str]:
     """Return the devices that were seen at an address between two times, both included.
 
-    Rows have its `network`, or the address: those of before have each IPv6 address in full.
+    A row has its `network`. Rows of earlier versions have the whole IPv6 address.
     """
     return await tx.all(
         str,

@@ -183,7 +183,7 @@ async def by_session_address(tx: Transaction, address: str, limit: int) -> list[
 async def by_origin(tx: Transaction, address: str, network: str, limit: int) -> list[HitRow]:
     """Return the devices that were seen at an address, or in its network, the latest first.
 
-    Rows of before have each IPv6 address in full, and others its network.
+    A row has the network. Rows of earlier versions have the whole IPv6 address.
     """
     return await tx.all(
         HitRow,
