@@ -95,6 +95,9 @@ class PrivateProtocol(RequestHandler):
     ) -> None:
         """Let `handle_error` answer those of the newest requests that have a problem.
 
+        Also free the frames of the parser's own errors, which refer to the connection: as a cycle
+        they would stay in memory, with the last bytes, until the next collection of garbage.
+
         Its answer must close the connection: bytes behind such a request belong to no request.
 
         Args:
@@ -103,7 +106,10 @@ class PrivateProtocol(RequestHandler):
         """
         for index in range(len(self._messages) - count, len(self._messages)):
             message, _ = self._messages[index]
-            problem = None if isinstance(message, _ErrInfo) else problem_of(message)
+            if isinstance(message, _ErrInfo):
+                forget_frames(message.exc)
+                continue
+            problem = problem_of(message)
             if problem is not None:
                 refused = _ErrInfo(status=400, exc=problem, message="")
                 self._messages[index] = (refused, EMPTY_PAYLOAD)
@@ -133,3 +139,11 @@ class PrivateProtocol(RequestHandler):
             return await super()._handle_request(*parts)
         finally:
             self.request_ended()
+
+
+def forget_frames(error: BaseException) -> None:
+    """Free the frames that an error, and the errors that it came from, have passed through."""
+    cause: BaseException | None = error
+    while cause is not None:
+        cause.__traceback__ = None
+        cause = cause.__cause__ or cause.__context__

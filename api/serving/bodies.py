@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import hdrs, web
 
+from api.http.aiohttp_compat import forget_frames
 from api.http.errors import Transport, TransportError
 from api.serving.connections import connection_of
 
@@ -50,7 +51,7 @@ async def receive(request: web.BaseRequest, most: int, take: Callable[[bytes], N
     except TimeoutError as error:
         raise TransportError(Transport.REQUEST_TIMEOUT) from error
     except (web.RequestPayloadError, ConnectionError) as error:
-        raise TransportError(Transport.BAD_REQUEST, message=UNREADABLE) from error
+        raise _unreadable(error) from error
 
 
 async def whole(request: web.BaseRequest, most: int, client: str) -> bytes:
@@ -130,7 +131,7 @@ class RawBody:
         except TimeoutError as error:
             raise TransportError(Transport.REQUEST_TIMEOUT) from error
         except (web.RequestPayloadError, ConnectionError) as error:
-            raise TransportError(Transport.BAD_REQUEST, message=UNREADABLE) from error
+            raise _unreadable(error) from error
         self._size += len(piece)
         if self._size > self.max_bytes:
             raise too_large(self.max_bytes)
@@ -174,6 +175,17 @@ def unsupported_media_type(expected: str) -> TransportError:
     """Return the refusal of a body of another media type than the path takes."""
     message = f"This path takes a body of Content-Type: {expected}."
     return TransportError(Transport.UNSUPPORTED_MEDIA_TYPE, message=message)
+
+
+def _unreadable(error: Exception) -> TransportError:
+    """Return the refusal of a body that broke off, and free the frames that have read it.
+
+    The reader of the body keeps the error, and its traceback has the frames, which have the pieces.
+    As a cycle they would stay in memory until the next collection of garbage, for each client that
+    leaves.
+    """
+    forget_frames(error)
+    return TransportError(Transport.BAD_REQUEST, message=UNREADABLE)
 
 
 def _wrong_encoding(encodings: tuple[str, ...]) -> TransportError:

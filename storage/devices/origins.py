@@ -69,16 +69,22 @@ async def write(
     )
 
 
-async def at(tx: Transaction, address: str, *, first: int, last: int, limit: int) -> list[str]:
-    """Return the devices that were seen at an address between two times, both included."""
+async def at(
+    tx: Transaction, address: str, network: str, *, first: int, last: int, limit: int
+) -> list[str]:
+    """Return the devices that were seen at an address between two times, both included.
+
+    A row has its `network`. Rows of earlier versions have the whole IPv6 address.
+    """
     return await tx.all(
         str,
         """
         SELECT DISTINCT device_id FROM device_origins
-        WHERE address = :address AND ended_at >= :first AND began_at <= :last
+        WHERE address IN (:address, :network) AND ended_at >= :first AND began_at <= :last
         ORDER BY device_id LIMIT :limit
         """,
         address=address,
+        network=network,
         first=first,
         last=last,
         limit=limit,

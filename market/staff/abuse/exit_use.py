@@ -203,6 +203,7 @@ async def look_up(
     await context.store.read(_permit, author, ticket)
     seen = await context.store.read(
         origins.at,
+        question.exit_address,
         counted_network(question.exit_address),
         first=question.at - question.within - GAP_SECONDS,
         last=question.at + question.within,

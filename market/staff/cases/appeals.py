@@ -9,6 +9,7 @@ from market.jobs.appeals import Claim, claim_of
 from market.money.money import as_decimal
 from market.staff.base.acts import Changes
 from market.staff.cases.base import (
+    HISTORY_MAX,
     Case,
     CaseKind,
     Decision,
@@ -64,7 +65,7 @@ class Appeals(CaseKind):
             )
             if at is not None
         ]
-        return Evidence(facts, sorted(past, key=lambda each: each.at))
+        return Evidence(facts, sorted(past, key=lambda each: each.at)[-HISTORY_MAX:])
 
     async def parties(self, tx: Transaction, case: Case, /) -> Parties:
         """Return both sides of the job, and the authors of the first decision."""

@@ -117,7 +117,7 @@ def _address_probes(text: str) -> dict[str, Probe]:
         return {}
     return {
         "client address of a session": _of(queries.by_session_address, address),
-        "address of a device": _of(queries.by_origin, key),
+        "address of a device": partial(_by_origin, address, key),
         "network of a login": _of(queries.by_login_network, login),
         "network of a key": _of(queries.by_key_network, key),
     }
@@ -151,6 +151,10 @@ async def _by_email(key: str, tx: Transaction, limit: int) -> list[HitRow]:
     """Return the user with an address, or those whose addresses begin with it."""
     hits = await queries.by_email(tx, key, limit)
     return hits[:1] if hits and email_key(hits[0].email) == key else hits
+
+
+async def _by_origin(address: str, network: str, tx: Transaction, limit: int) -> list[HitRow]:
+    return await queries.by_origin(tx, address, network, limit)
 
 
 def _of(

@@ -180,17 +180,21 @@ async def by_session_address(tx: Transaction, address: str, limit: int) -> list[
     )
 
 
-async def by_origin(tx: Transaction, address: str, limit: int) -> list[HitRow]:
-    """Return the devices that were seen at an address, the latest first."""
+async def by_origin(tx: Transaction, address: str, network: str, limit: int) -> list[HitRow]:
+    """Return the devices that were seen at an address, or in its network, the latest first.
+
+    A row has the network. Rows of earlier versions have the whole IPv6 address.
+    """
     return await tx.all(
         HitRow,
         f"""
         {
             _of_users(
                 f'''
-                SELECT 'device' AS kind, d.id, d.user_id, :address AS matched, o.ended_at FROM (
+                SELECT 'device' AS kind, d.id, d.user_id, :network AS matched, o.ended_at FROM (
                     SELECT device_id, MAX(ended_at) AS ended_at FROM (
-                        SELECT device_id, ended_at FROM device_origins WHERE address = :address
+                        SELECT device_id, ended_at FROM device_origins
+                        WHERE address IN (:address, :network)
                         ORDER BY ended_at DESC LIMIT {ORIGINS_MAX}
                     ) AS latest
                     GROUP BY device_id
@@ -201,6 +205,7 @@ async def by_origin(tx: Transaction, address: str, limit: int) -> list[HitRow]:
         ORDER BY f.ended_at DESC, f.id LIMIT :limit
         """,
         address=address,
+        network=network,
         limit=limit,
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from support.base.cases import cases
 from support.base.waiting import until
 from support.clients.siege import BUNDLE, TRICKS, Besieger
 from support.daemons.bounded import api_bounds
@@ -311,9 +312,19 @@ async def test_requests_behind_one_that_is_not_read_are_not_read_either(
             assert connection.queued < 10
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"])
+@cases(
+    "sent, has_answer",
+    [
+        (b"", False),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", True),
+        (b"GET /\0 HTTP/1.1\r\nHost: x\r\n\r\n", True),
+        (POST + b"Content-Length: 130000\r\n\r\n" + b"z" * 120_000, False),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n", False),
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\nzz\r\n", True),
+    ],
+)
 async def test_a_lost_connection_leaves_the_memory_without_a_collection_of_garbage(
-    tmp_path: Path, opened: Open, sent: bytes
+    tmp_path: Path, opened: Open, sent: bytes, has_answer: bool
 ) -> None:
     async with running_in(tmp_path, bounds=QUICK_SHUTDOWN) as service:
         server = service.daemon.http._server
@@ -321,8 +332,10 @@ async def test_a_lost_connection_leaves_the_memory_without_a_collection_of_garba
         gc.disable()
         try:
             reader, writer = await opened(service, sent=sent)
-            if sent:
+            if has_answer:
                 await reader.readuntil(b"\r\n\r\n")
+            elif sent:
+                await until(lambda: any(each._incoming.is_read for each in server.slots))
             await until(lambda: any(each._wire for each in server.slots), "it is open")
             writer.transport.abort()
             await until(lambda: _connections_in_memory() == 0, "nothing refers to it")

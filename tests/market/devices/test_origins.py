@@ -18,6 +18,7 @@ from market.devices.origins import (
 from market.staff.abuse import exit_use
 from market.staff.abuse.exit_use import Found, Question
 from market.staff.finding import search
+from storage.devices import origins
 from storage.devices.origins import SightingRow
 from storage.engines.errors import StoreError
 from storage.engines.store import Transaction
@@ -184,6 +185,21 @@ async def test_the_addresses_of_one_household_are_one_row(market: Market) -> Non
 
     question = Question("2001:db8::ffff", market.clock.now)
     answer = await exit_use.look_up(market.context, ROOT, question, None, find)
+    assert answer.devices == (device,)
+
+
+@pytest.mark.both_engines
+async def test_rows_of_before_with_a_whole_address_are_found(market: Market) -> None:
+    device, now = (await device_of(market, await market.person())).id, market.clock.now
+    row = SightingRow(device, B, now, now, 1)
+    await market.store.write(origins.write, [row], gap_seconds=GAP_SECONDS, most=ROWS_PER_DAY)
+    [found] = await search.who(market.context, ROOT, B)
+    assert [hit.id for hit in found.hits] == [device]
+
+    async def find(_: Question) -> Found:
+        return Found((), ())
+
+    answer = await exit_use.look_up(market.context, ROOT, Question(B, now), None, find)
     assert answer.devices == (device,)
 
 

@@ -32,8 +32,8 @@ async def _deposit(desk: Desk, options: Namespace) -> Report | Ended:
         why=options.reason,
     )
     user_id = outcomes[0].user_id
-    email, balance = await desk.context.store.read(accounts.spendable, user_id)
-    has = f"{email} has {in_words(balance)}"
+    _, balance = await desk.context.store.read(accounts.spendable, user_id)
+    has = f"{options.user} has {in_words(balance)}"
     lists: dict[State, list[Report]] = {}
     for each in outcomes:
         lists.setdefault(each.state, []).append(row_of(each))

@@ -12,12 +12,14 @@ from market.base.errors import Code
 from market.money.money import MICRO
 from market.staff.audit import audit_all
 from market.staff.base.roles import Author, Machine, Role
-from market.staff.cases.base import Decision, Kind
+from market.staff.cases.base import HISTORY_MAX, Decision, Kind
 from market.staff.members import accounts
 from market.staff.money import judging
 from market.staff.money.approvals import Limits, State
 from market.staff.money.judging import Verdict
 from market.staff.money.second_person import approve
+from storage.engines.store import Transaction, insert_row
+from storage.jobs import reviews
 from tests.market.staff.money.test_judging import disputed
 
 UPHELD, VOIDED = Decision.UPHELD, Decision.VOIDED
@@ -82,6 +84,21 @@ async def test_an_upheld_decision_moves_nothing(market: Market) -> None:
     assert await available(market, worker, CREDIT) == 9 * MICRO
     [listed] = await market.appeals.listed(buyer, limit=5)
     assert (listed.decision, listed.given) == ("upheld", 0)
+
+
+async def test_the_history_of_an_appeal_is_bounded(market: Market) -> None:
+    job_id, buyer, _ = await judged(market, 0)
+    appeal = await market.appeals.appeal(buyer, job_id, "the log shows it")
+
+    async def repeat(tx: Transaction) -> None:
+        [row] = await reviews.of_job(tx, job_id)
+        for number in range(1, HISTORY_MAX + 10):
+            again = row._replace(attempt=row.attempt + number)
+            await insert_row(tx, "job_reviews", **again._asdict())
+
+    await market.store.write(repeat)
+    shown = await cases_of(market).shown(SECOND, Kind.APPEAL, appeal.id)
+    assert len(shown.evidence.history) == HISTORY_MAX
 
 
 async def test_a_percentage_gives_more_than_before(market: Market) -> None:
