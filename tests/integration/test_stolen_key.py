@@ -112,7 +112,7 @@ def judged(story: Story, token: str) -> str:
         assert story.staff("key", "revoke", prefix, *WHY)["revoked"]["name"] == "nightly"
         status, refusal = story.as_thief(key)
         assert (status, refusal["error"]["code"]) == (401, "unauthorized")
-        # What the key has bought is paid: the member ends it apart.
+        # The session is paid, and outlives the key: the member ends it apart.
         assert line.recv(1)
         cut = story.staff("session", "end", bought["session_id"], *WHY)["cut"]
         assert (cut["answered"], cut["connections"]) == (1, 1)
@@ -120,7 +120,7 @@ def judged(story: Story, token: str) -> str:
     with pytest.raises(OSError, match="auth") as refused:
         process.proxied(daemon, bought["proxy"], target.port)
     assert process.is_refused(refused.value)
-    # What it has made ends if its owner wishes it.
+    # Devices and webhooks of the key end if its owner wishes it.
     assert daemon.call("GET", "/api/worker/jobs", headers=worker)[0] == 200
     _, listed = daemon.call("GET", "/api/keys", token=token)
     [mine] = listed["keys"]
