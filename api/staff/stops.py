@@ -291,7 +291,7 @@ class StopRoutes:
     async def revoke(self, call: Call[ReasonRequest, Any]) -> RevokedReply:
         """Revoke a key."""
         key, reason = call.path["key"], call.body.reason
-        name = await stopping.revoke_key(self._context, author(call), key, reason)
+        name = await stopping.revoke_key(self._context, self._letters, author(call), key, reason)
         return RevokedReply(name=name)
 
     def _session(self, call: Call[ReasonRequest, Any]) -> tuple[Any, ...]:

@@ -160,6 +160,17 @@ def strong_key_created(to: str, app_url: str, name: str) -> Message:
     )
 
 
+def key_revoked(to: str, app_url: str, name: str) -> Message:
+    """Return the e-mail about an API key that the service has revoked."""
+    return Message(
+        to,
+        "An API key was revoked",
+        f"The service has revoked an API key of your account:\n\n{name}\n\n"
+        "Programs with this key are refused. Check what the key has made, and make a new key:"
+        f"\n\n{app_url}/console/keys\n",
+    )
+
+
 def payout_method_added(to: str, app_url: str, shown: str, usable_at: str) -> Message:
     """Return the e-mail about a new payout method."""
     return Message(

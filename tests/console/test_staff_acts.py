@@ -1,21 +1,25 @@
-"""Stories of the staff in a browser: a refund, disputes, a second person, and a spammer."""
+"""Stories of the staff in a browser: money, disputes, a spammer, a stolen key, a cheating exit."""
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from support.base.waiting import until_true
+from support.base.waiting import until, until_true
 from support.clients.socks import Client
 from support.clients.staff import StaffApi, staffed
 from support.console.axe import faults
 from support.console.browser import Tab, Visit, needs_chromium
 from support.console.console import opened
+from support.exits.canaries import EVIL, answer, saying, serving_pages
+from support.exits.device import EXITS, Consented, Device, Obey, carry, consented
 from support.market.staff import PASSWORD
 from support.targets import targets
 
 from market.staff.base.roles import Role
 from market.staff.members.accounts import Created
+from proxyd.ops.listening import bound_port
 from storage.engines.store import Transaction
 from tests.api.jobs.test_reviews import wallet
 from tests.api.staff.test_jobs import disputed
@@ -220,3 +224,92 @@ async def test_a_spammer_is_found_from_the_exit_address_and_the_minute(
     await tab.fill("details[open] [name=reason]", "first complaint")
     await tab.click("details[open] .button.primary")
     await tab.until_text("the ticket is closed")
+
+
+async def test_a_stolen_key_is_found_and_revoked_on_the_page_of_its_user(
+    visit: Visit, tmp_path: Path
+) -> None:
+    async with staffed(tmp_path, api={"trusted_proxies": ["127.0.0.1"]}) as staff:
+        service = staff.service
+        person = await service.person(usd="20")
+        new = {"name": "<b>nightly</b>", "scopes": ["sessions:write"]}
+        made = await service.call("POST", "/api/keys", new, token=person.token)
+        thief = {
+            "token": made.body["key"],
+            "headers": {"X-Forwarded-For": "203.0.113.77"},
+        }
+        path, size = "/api/bandwidth/create", {"gb": 1}
+        bought = await service.call("POST", path, size, **thief)
+        proxy = bought.body["proxy"]
+        async with targets.echo() as target:
+            client = await Client.open(service.proxy_port)
+            assert await client.log_in(proxy["username"], proxy["password"]) == 0
+            assert await client.connect("127.0.0.1", target.port) == 0
+            tab = await entered(visit, staff, await staff.hire(Role.OPERATOR, "ada"))
+            await tab.fill("Search for", "203.0.113.77")
+            await tab.press("Enter")
+            await tab.click("person1")
+            await tab.until_text("<b>nightly</b>", "main")
+            await act_in_row(tab, "Revoke", "revoked")
+            refused = await service.call("POST", path, size, **thief)
+            assert refused.code == "unauthorized"
+            await act_in_row(tab, "End", "1 connections cut")
+            with suppress(ConnectionError):  # a cut connection is reset
+                await client.rest()
+        answer = await service.call("GET", "/api/events?types=key.revoked", token=person.token)
+        assert [each["data"]["name"] for each in answer.body["events"]] == ["<b>nightly</b>"]
+        await go(tab, "#/log/action=key.revoke", "Log")
+        await tab.until_text(WHY, "main")
+        assert not await faults(tab)
+        await service.assert_audit()
+
+
+async def act_in_row(tab: Tab, words: str, result: str) -> None:
+    """Press a button in a row of a table, give a reason, and wait for the result there."""
+    await tab.click(words)
+    await tab.fill(f"Reason to {words.lower()}", WHY)
+    await tab.click(words)
+    await tab.until_text(result, "main")
+
+
+async def attached(staff: StaffApi, made: Consented, obey: Obey) -> Device:
+    """Attach a device that obeys orders in a way."""
+    device = Device(bound_port(staff.service.daemon.listeners.exits))
+    device.obey = obey
+    return await device.attach(made.first)
+
+
+async def test_a_cheating_exit_is_barred_its_case_upheld_and_later_pardoned(
+    visit: Visit, tmp_path: Path
+) -> None:
+    (tmp_path / "pages").mkdir()
+    async with serving_pages(tmp_path / "pages") as pages:
+        exits = {**EXITS["exits"], "canaries": pages.urls[:2], "ports": pages.ports}
+        async with staffed(tmp_path, exits=exits, geo=EXITS["geo"]) as staff:
+            made = await consented(staff.service)
+            cheat = await attached(staff, made, saying(answer(EVIL)))
+            await until(lambda: cheat.is_over, "it is found and cut")
+            tab = await entered(visit, staff, await staff.hire(Role.OPERATOR, "ada"))
+            await tab.click("main a[href^='#/case/canary/']")
+            await tab.until_text("barred", "main")
+            await tab.until_text("canary: content", "main")  # its history as an exit
+            assert not await faults(tab)
+            await tab.fill("Reason, which the user reads", "the page has no such script")
+            await tab.click("Decide")
+            await tab.until_text("decided: uphold")
+            await tab.fill("Search for", made.device_id)
+            await tab.press("Enter")
+            await tab.click("person1")
+            await act_in_row(tab, "Bar as an exit", "1 of 1 nodes answered")
+            again = await attached(staff, made, carry)
+            assert again.sorry is not None
+            assert again.sorry.code == "exit_barred"
+            await go(tab, "#/log/action=device.bar", "Log")
+            await tab.until_text(WHY, "main")
+            await go(tab, f"#/user/{made.owner.user_id}", "person1")
+            await act_in_row(tab, "Pardon", "1 of 1 nodes answered")
+            honest = await attached(staff, made, carry)
+            assert honest.welcome is not None
+            for device in (cheat, again, honest):
+                await device.kill()
+            await staff.service.assert_audit()

@@ -8,6 +8,8 @@ from typing import Literal
 from msgspec import Struct
 
 from market.accounts import keys as key_services
+from market.accounts.letters import Letters
+from market.accounts.mail import key_revoked
 from market.bandwidth.halts import HaltKind
 from market.bandwidth.leases import RECALL_SECONDS, RECALL_STEP_SECONDS, Leases
 from market.base.bus import DEVICES, notices
@@ -149,11 +151,16 @@ async def finish_end(context: Context, session_id: str) -> bool:
     return await Leases(context).settle(session_id, SessionStatus.ENDED, None)
 
 
-async def revoke_key(context: Context, author: Author, key_id: str, why: str) -> str:
+async def revoke_key(
+    context: Context, letters: Letters, author: Author, key_id: str, why: str
+) -> str:
     """Revoke an API key of any user; return the name that its owner gave it.
+
+    The owner gets an event, and an e-mail without the reason.
 
     Args:
         context: the open store.
+        letters: e-mails to users.
         author: of the act.
         key_id: its identifier, its text, or the first ten characters of its text.
         why: the reason.
@@ -174,10 +181,14 @@ async def revoke_key(context: Context, author: Author, key_id: str, why: str) ->
     async def change(tx: Transaction) -> tuple[str, Changes]:
         if not await key_services.end(tx, context, found, context.now()):
             raise MarketError(Code.KEY_NOT_FOUND, "The API key has ended meanwhile.")
+        write = partial(key_revoked, name=found.name)
+        await letters.put(tx, found.user_id, f"key revoked:{found.id}", write)
         return found.name, {"revoked": (False, True)}
 
     new = Act(author, Action.KEY_REVOKE, KEY, found.id, found.user_id, text)
-    return await context.store.write(act, context, new, change)
+    name = await context.store.write(act, context, new, change)
+    letters.wake()
+    return name
 
 
 async def bar_device(context: Context, author: Author, device_id: str, why: str) -> Ordered:

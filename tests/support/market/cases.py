@@ -52,10 +52,13 @@ async def decide(
 
 async def letters_about(market: Market, case_id: str) -> int:
     """Return the number of waiting e-mails about a decision."""
+    return await letters_named(market, f"case decided:{case_id}")
+
+
+async def letters_named(market: Market, name: str) -> int:
+    """Return the number of waiting e-mails of a name."""
 
     async def read(tx: Transaction) -> list[str]:
-        return await tx.all(
-            str, "SELECT id FROM outbox WHERE item_key = :key", key=f"case decided:{case_id}"
-        )
+        return await tx.all(str, "SELECT id FROM outbox WHERE item_key = :key", key=name)
 
     return len(await market.store.read(read))

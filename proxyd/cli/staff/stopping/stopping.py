@@ -85,7 +85,9 @@ async def _end_session(desk: Desk, options: Namespace) -> Report | Ended:
 
 
 async def _revoke(desk: Desk, options: Namespace) -> Report:
-    name = await stopping.revoke_key(desk.context, desk.author, options.key, options.reason)
+    name = await stopping.revoke_key(
+        desk.context, letters_of(desk), desk.author, options.key, options.reason
+    )
     return {"revoked": {"key": options.key, "name": name}}
 
 

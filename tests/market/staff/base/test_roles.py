@@ -146,7 +146,7 @@ async def _on_a_session(market: Market, author: Author, act: Callable[..., Any])
 async def _revoke_key(market: Market, author: Author) -> None:
     owner = await market.person()
     key = await market.keys.create(owner, NewKey(name="k", scopes=(Scope.USAGE_READ,)))
-    await stopping.revoke_key(market.context, author, key.row.id, "a ticket")
+    await stopping.revoke_key(market.context, letters_of(market), author, key.row.id, "a ticket")
 
 
 async def _on_a_device(market: Market, author: Author, act: Callable[..., Any]) -> None:

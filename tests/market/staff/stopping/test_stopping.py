@@ -4,6 +4,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 import pytest
+from support.market.cases import letters_named, verify
 from support.market.events import types_of
 from support.market.exits import exit_device
 from support.market.jobs import device_of
@@ -88,19 +89,24 @@ async def test_a_session_is_halted_goes_on_and_is_ended_with_its_bytes(market: M
 
 
 async def test_a_key_is_revoked(market: Market) -> None:
+    context, letters = market.context, market.letters
     user = await market.person()
     key = await market.keys.create(user, NewKey(name="k", scopes=(Scope.USAGE_READ,)))
     support = acting(await member(market, Role.SUPPORT))
-    assert await stopping.revoke_key(market.context, support, key.row.id, WHY) == "k"
+    assert await stopping.revoke_key(context, letters, support, key.row.id, WHY) == "k"
+    # The address is not confirmed.
+    assert await letters_named(market, f"key revoked:{key.row.id}") == 0
     assert await code_of(market.keys.authenticate(key.key, "")) is Code.UNAUTHORIZED
-    again = stopping.revoke_key(market.context, support, key.row.id, WHY)
+    again = stopping.revoke_key(context, letters, support, key.row.id, WHY)
     assert await code_of(again) is Code.KEY_NOT_FOUND
     assert (await types_of(market, user))[-1] == "key.revoked"
+    await verify(market, user)
     for length in (len(key.key), 10):  # by its text, and by the beginning of it
         key = await market.keys.create(user, NewKey(name="k", scopes=(Scope.USAGE_READ,)))
-        wrong = stopping.revoke_key(market.context, support, key.key[:-1] + "!", WHY)
+        wrong = stopping.revoke_key(context, letters, support, key.key[:-1] + "!", WHY)
         assert await code_of(wrong) is Code.KEY_NOT_FOUND
-        assert await stopping.revoke_key(market.context, support, key.key[:length], WHY) == "k"
+        assert await stopping.revoke_key(context, letters, support, key.key[:length], WHY) == "k"
+        assert await letters_named(market, f"key revoked:{key.row.id}") == 1
     assert await actions(market, user) == ["key.revoke"] * 3
 
 

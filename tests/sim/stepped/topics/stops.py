@@ -34,7 +34,8 @@ async def _cancels(name: str, side: Side) -> Any:
 
 
 async def _revokes_key(side: Side) -> Any:
-    return await stopping.revoke_key(side.market.context, ROOT, side.world.people_have.key_id, WHY)
+    market, key_id = side.market, side.world.people_have.key_id
+    return await stopping.revoke_key(market.context, market.letters, ROOT, key_id, WHY)
 
 
 async def _stops_by_rule(side: Side) -> Any:
