@@ -351,7 +351,6 @@ TESTED_IN = {
     "proxyd/exits/dialling/orders.py": "tests/proxyd/exits/dialling/test_tunnels.py",
     "proxyd/exits/dialling/streams.py": "tests/proxyd/exits/dialling/test_tunnels.py",
     "proxyd/exits/dialling/target.py": "tests/proxyd/exits/dialling/test_dial.py",
-    "proxyd/exits/dialling/watch.py": "tests/proxyd/exits/dialling/test_failover.py",
     "proxyd/exits/dialling/workers.py": "tests/proxyd/exits/dialling/test_tunnels.py",
     "proxyd/exits/nodes/borrowing.py": "tests/proxyd/exits/nodes/test_loans.py",
     "proxyd/exits/nodes/hub.py": "tests/proxyd/exits/nodes/test_link.py",

@@ -63,16 +63,20 @@ class Alarms:
         self._timer = self._loop.call_at(due, self._ring)
 
     def _ring(self) -> None:
-        """Call the alarms that are due, and set the timer for the next one."""
+        """Call the alarms that are due, and set the timer for the next one.
+
+        An alarm that is set meanwhile waits for the next turn of the loop. It may be due early by
+        this clock, and would otherwise ring again and again in this turn.
+        """
         self._timer = None
-        heap = self._heap
+        heap, last = self._heap, self._count
         now = self._loop.time() + EARLY_SECONDS
         try:
             while heap:
-                due, _, alarm = heap[0]
+                due, number, alarm = heap[0]
                 if self._dues.get(alarm) != due:
                     heappop(heap)
-                elif due > now:
+                elif due > now or number > last:
                     break
                 else:
                     heappop(heap)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
 
 from proxyd.exits.attached.attached import Attached
-from proxyd.loop.alarms import Alarm, Alarms
+from proxyd.loop.alarms import EARLY_SECONDS, Alarm, Alarms
 
 if TYPE_CHECKING:
     import asyncio
@@ -85,8 +85,12 @@ class Watch(Alarm):
         return attached.pulse.heard_at < self._asked_at
 
     def silence_left(self, now: float) -> float:
-        """Return the seconds that an exit still has for its answer."""
-        return self._asked_at + SILENCE_SECONDS - now
+        """Return the seconds that an exit still has for its answer; 0 if no alarm waits for them.
+
+        An alarm may ring so early that a moment is left. An alarm for that moment rings immediately.
+        """
+        left = self._asked_at + SILENCE_SECONDS - now
+        return left if left > EARLY_SECONDS else 0.0
 
 
 def patience(attached: Attached) -> float:

@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Callable
 
+import pytest
 from support.base.waiting import until
 
-from proxyd.loop.alarms import Alarms
+from proxyd.loop.alarms import EARLY_SECONDS, Alarms
 
 
 class Bell:
@@ -55,6 +56,32 @@ async def test_an_alarm_may_set_itself_and_a_failing_one_stops_no_other() -> Non
         alarms.set(each, loop.time() + 0.005)
     await until(lambda: last in rung and rung.count(first) == 3, "all of them")
     assert rung.count(failing) == len(failures) == 1
+
+
+def test_an_alarm_that_sets_itself_a_moment_ahead_waits_for_the_next_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A simulation found it: the clock stood still, and the alarm rang without an end."""
+    loop, now = asyncio.new_event_loop(), 5.0
+    monkeypatch.setattr(loop, "time", lambda: now)
+    rung: list[Bell] = []
+    alarms = Alarms(loop)
+
+    def again() -> None:
+        if rung.count(bell) < 3:
+            alarms.set(bell, now + EARLY_SECONDS / 2)
+
+    bell, later = Bell(rung, again), Bell(rung)
+    alarms.set(bell, now)
+    alarms.set(later, now + EARLY_SECONDS)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    assert rung == [bell]
+    now += EARLY_SECONDS
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    assert rung == [bell, bell, later]
+    loop.close()
 
 
 async def test_nothing_rings_after_the_end() -> None:

@@ -280,7 +280,7 @@ class Teller(Actor):
         row = await market.context.store.read(queries.find, payout_id)
         outcome = Outcome.PAID if progress.failed is None else Outcome.FAILED
         line = Line(2, payout_id, row.net, outcome, progress.failed)
-        [booked] = await paying.book(market.context, ROOT, [line])
+        [booked] = await paying.book(market.context, ROOT, [line], LIMITS)
         return booked.result
 
 
