@@ -119,10 +119,8 @@ def test_a_deposit_above_the_limit_waits_also_as_the_first_one(run: Run, paid: N
     done = run([*deposit, "--usd", "30.01", "--credits", "5"])
     assert done.returncode == 3
     # As the caller has named the user: the address of another name is masked.
-    assert done.stdout.startswith("deposited; ada has 20.00 usd, 5.00 credit
-waits: approval")
-    assert done.stdout.count("; ada has 20.00 usd, 5.00 credit
-") == 2
+    assert done.stdout.startswith("deposited; ada has 20.00 usd, 5.00 credit\nwaits: approval")
+    assert done.stdout.count("; ada has 20.00 usd, 5.00 credit\n") == 2
     [request] = answer(run, ["approvals"])["approvals"]
     assert (request["action"], request["amount"]) == ("money.deposit", "30.01")
     assert answer(run, ["refuse", request["id"], *BECAUSE])["withdrawn"]
