@@ -8,7 +8,7 @@ from msgspec import Struct
 from market.accounts.restrictions import is_restricted
 from market.base.errors import Code, MarketError
 from market.money import debts, ledger
-from market.money.money import MICRO, Currency
+from market.money.money import MICRO, Currency, as_decimal
 from market.payouts.terms import CENT, DAY_SECONDS, YEAR_SECONDS, PayoutTerms
 from storage.accounts import suspensions, users
 from storage.engines.store import Transaction
@@ -109,7 +109,11 @@ def quote(terms: PayoutTerms, currency: Currency, amount: int) -> Quote:
     worth = worth_of(terms, currency, amount)
     usd = worth - worth % CENT
     if usd < terms.minimum or usd <= terms.fee or usd <= 0:
-        raise MarketError(Code.PAYOUT_TOO_SMALL, field="amount")
+        message = (
+            f"A payout is at least {as_decimal(terms.minimum)} USD, and more than its fee of "
+            f"{as_decimal(terms.fee)} USD."
+        )
+        raise MarketError(Code.PAYOUT_TOO_SMALL, message, field="amount")
     if not rate:
         return Quote(currency, usd, 0, usd, terms.fee, terms.fee)
     used = -(-usd * MICRO // rate)

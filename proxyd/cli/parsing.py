@@ -141,6 +141,11 @@ def part(text: str) -> int:
     return _whole_number(text, 99, "a percentage from 1 to 99")
 
 
+def claimed_part(text: str) -> int:
+    """Return a percentage of a claim that succeeds: at least a part, at most all."""
+    return _whole_number(text, 100, "a percentage from 1 to 100")
+
+
 def number(text: str) -> int:
     """Return the number of an act in the log."""
     return _whole_number(text, NUMBER_MAX, "the number of an act")

@@ -562,11 +562,14 @@ def test_an_exit_is_clawed_back_once(run: Run, ada: None, database: Path) -> Non
     refused(run(["exits", "show", "e"]), "There is no such exit.")
 
 
+JUDGED = ["--reason", "read the log"]
+
+
 def test_a_dispute_is_decided_once(
     run: Run, ada: None, environment: dict[str, str], database: Path
 ) -> None:
     assert run(["jobs", "disputes"]).stdout == "nobody disputes a result\n"
-    refused(run(["jobs", "uphold", "none"]), "There is no such job.")
+    refused(run(["jobs", "uphold", "none", *JUDGED]), "There is no such job.")
     run([*DEPOSIT, "--credits", "20"])
     ((user,),) = rows(database, "SELECT id FROM users")
     url = environment["PROXYD_STORAGE__URL"]
@@ -575,13 +578,17 @@ def test_a_dispute_is_decided_once(
     assert first == f"{upheld}  2027-01-15T08:00:00+00:00  10.00 credit, by {user} for {user}:"
     assert reason == ["    an empty file,", "    and?[2J"]
     for _ in range(2):
-        assert run(["jobs", "uphold", upheld]).stdout == f"{upheld}: the worker has 9.00 credit\n"
-        done = run(["jobs", "reverse", reversed_])
+        assert (
+            run(["jobs", "uphold", upheld, *JUDGED]).stdout
+            == f"{upheld}: the worker has 9.00 credit\n"
+        )
+        done = run(["jobs", "reverse", reversed_, *JUDGED])
         assert done.stdout == f"{reversed_}: the buyer has 10.00 credit back\n"
-    refused(run(["jobs", "reverse", upheld]), "The payment of this job is not disputed.")
+    refused(run(["jobs", "reverse", upheld, *JUDGED]), "The payment of this job is not disputed.")
     assert run(["jobs", "disputes"]).stdout == "nobody disputes a result\n"
     assert run(AUDIT).returncode == 0
     misused(run(["jobs", "uphold"]), "JOB")
+    misused(run(["jobs", "uphold", upheld]), "--reason")
 
 
 async def disputed(url: str, user: str, *, jobs: int) -> list[str]:

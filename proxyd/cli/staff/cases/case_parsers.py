@@ -2,7 +2,7 @@
 
 import argparse
 
-from proxyd.cli.parsing import Topics, add_limit, commands_of, identifier, part, text
+from proxyd.cli.parsing import Topics, add_limit, claimed_part, commands_of, identifier, text
 from proxyd.cli.staff.parsers import finish_command
 
 KINDS = ("canary", "sample", "reward", "appeal")  # as in `market.staff`, which no parser waits for
@@ -37,7 +37,7 @@ def _add_cases(topic: argparse.ArgumentParser) -> None:
         if name == "void":
             command.add_argument(
                 "--percent",
-                type=part,
+                type=claimed_part,
                 default=100,
                 metavar="P",
                 help="part of the whole claim that a successful appellant gets in all",

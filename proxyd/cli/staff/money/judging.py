@@ -15,8 +15,6 @@ from proxyd.ops.books import approval_limits
 from storage.jobs.reviews import DisputesRow, ReviewRow
 from storage.logs.files import Attempt
 
-UNSAID = "decided by the operator"
-
 
 async def _show(desk: Desk, options: Namespace) -> Report:
     found = await judging.evidence(desk.context, desk.author, options.job)
@@ -44,7 +42,7 @@ async def _decide(desk: Desk, options: Namespace) -> Report | Ended:
     verdict = Verdict(options.percent if percent is None else percent)
     limits = approval_limits(desk.settings)
     decided = await judging.decide(
-        desk.context, desk.author, options.job, verdict, limits, options.reason or UNSAID
+        desk.context, desk.author, options.job, verdict, limits, options.reason
     )
     outcome, rows = decided.outcome, decided.rows
     if outcome.state is State.WAITS:

@@ -81,7 +81,11 @@ def add_jobs(jobs: Commands) -> None:
                 "percent", type=part, metavar="PERCENT", help="the buyer's part, from 1 to 99"
             )
         command.add_argument(
-            "--reason", type=text, default="", metavar="TEXT", help="sent to the buyer and workers"
+            "--reason",
+            type=text,
+            required=True,
+            metavar="TEXT",
+            help="sent to the buyer and workers",
         )
         finish_command(command, f"jobs {name}")
 

@@ -10,7 +10,7 @@ from support.base.cases import cases
 
 from proxyd.loop import runner
 from storage.logs.files import Attempt, LogFiles
-from tests.proxyd.cli.staff.test_commands import answer
+from tests.proxyd.cli.staff.test_commands import BECAUSE, answer
 from tests.proxyd.cli.test_commands import (  # noqa: F401 - fixtures
     EMAIL,
     ada,
@@ -54,7 +54,7 @@ def test_a_dispute_is_shown_with_its_log_and_decided_in_part(run: Run, job: str)
     assert "step 398" in words
     assert "step 300" not in words
     assert answer(run, ["jobs", "show", job, "--stream", "stderr"])["stderr of attempt 1"] == []
-    waits = run(["jobs", "split", job, "40"], PROXYD_STAFF__APPROVAL_CREDITS="1")
+    waits = run(["jobs", "split", job, "40", *BECAUSE], PROXYD_STAFF__APPROVAL_CREDITS="1")
     assert (waits.returncode, waits.stdout.startswith("waits: approval ")) == (3, True)
     [request] = answer(run, ["approvals"])["approvals"]
     assert run(["refuse", request["id"], "--reason", "alone here"]).returncode == 0
@@ -65,7 +65,7 @@ def test_a_dispute_is_shown_with_its_log_and_decided_in_part(run: Run, job: str)
             f"{job}: the buyer has 4.00 credit back, the worker has 5.40 credit\n"
         )
     assert answer(run, split)["decided"]["decision"] == "split"
-    refused(run(["jobs", "reverse", job]), "a decision is final")
+    refused(run(["jobs", "reverse", job, *BECAUSE]), "a decision is final")
     assert run(["ledger", "audit"]).returncode == 0
     acts = [each["action"] for each in answer(run, ["log", "--action", "job.view"])["log"]]
     assert len(acts) == 3
@@ -78,5 +78,5 @@ def test_a_part_is_a_percentage(run: Run, ada: None, percent: str) -> None:
 
 def test_a_job_that_is_not_there_is_refused(run: Run, ada: None) -> None:
     refused(run(["jobs", "show", "none"]), "There is no such job.")
-    refused(run(["jobs", "split", "none", "5"]), "There is no such job")
+    refused(run(["jobs", "split", "none", "5", *BECAUSE]), "There is no such job")
     refused(run(["jobs", "show", ""]), "1 to 254", code=2)
