@@ -513,7 +513,7 @@ def test_an_audit_of_an_honest_ledger_passes(run: Run, ada: None) -> None:
     done = run(AUDIT)
     assert (done.returncode, done.stderr) == (0, "")
     first, *checks, last = done.stdout.splitlines()
-    assert first == "1 transfers over 22 accounts"
+    assert first == "1 transfers over 23 accounts"
     assert last == "the ledger agrees"
     assert checks
     assert all(line.startswith("ok ") for line in checks)
