@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from support.base.brief import brief
 from support.base.waiting import until, until_true
 from support.clients.socks import Client
 from support.clients.staff import StaffApi, staffed
@@ -19,19 +20,20 @@ from support.targets import targets
 
 from market.staff.base.roles import Role
 from market.staff.members.accounts import Created
+from proxyd.exits.attached.certificate import own_certificate
 from proxyd.ops.listening import bound_port
 from storage.engines.store import Transaction
 from tests.api.jobs.test_reviews import wallet
 from tests.api.staff.test_jobs import disputed
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.parametrize("engine", brief(["sqlite", "postgres"]))]
 WHY = "asked by letter 12"
 
 
 @pytest.fixture
-async def staff(tmp_path: Path) -> AsyncIterator[StaffApi]:
+async def staff(store_url: str, tmp_path: Path) -> AsyncIterator[StaffApi]:
     log = {"folder": str(tmp_path / "access"), "enabled": "on"}
-    async with staffed(tmp_path, access_log=log) as running:
+    async with staffed(tmp_path, store_url, access_log=log) as running:
         yield running
 
 
@@ -227,9 +229,9 @@ async def test_a_spammer_is_found_from_the_exit_address_and_the_minute(
 
 
 async def test_a_stolen_key_is_found_and_revoked_on_the_page_of_its_user(
-    visit: Visit, tmp_path: Path
+    visit: Visit, store_url: str, tmp_path: Path
 ) -> None:
-    async with staffed(tmp_path, api={"trusted_proxies": ["127.0.0.1"]}) as staff:
+    async with staffed(tmp_path, store_url, api={"trusted_proxies": ["127.0.0.1"]}) as staff:
         service = staff.service
         person = await service.person(usd="20")
         new = {"name": "<b>nightly</b>", "scopes": ["sessions:write"]}
@@ -280,12 +282,19 @@ async def attached(staff: StaffApi, made: Consented, obey: Obey) -> Device:
 
 
 async def test_a_cheating_exit_is_barred_its_case_upheld_and_later_pardoned(
-    visit: Visit, tmp_path: Path
+    visit: Visit, store_url: str, tmp_path: Path
 ) -> None:
+    certificate = str(own_certificate(tmp_path / "certificate", 1_700_000_000))
     (tmp_path / "pages").mkdir()
     async with serving_pages(tmp_path / "pages") as pages:
-        exits = {**EXITS["exits"], "canaries": pages.urls[:2], "ports": pages.ports}
-        async with staffed(tmp_path, exits=exits, geo=EXITS["geo"]) as staff:
+        exits = {
+            **EXITS["exits"],
+            "canaries": pages.urls[:2],
+            "ports": pages.ports,
+            "tls_cert": certificate,
+            "tls_key": certificate,
+        }
+        async with staffed(tmp_path, store_url, exits=exits, geo=EXITS["geo"]) as staff:
             made = await consented(staff.service)
             cheat = await attached(staff, made, saying(answer(EVIL)))
             await until(lambda: cheat.is_over, "it is found and cut")

@@ -43,9 +43,23 @@ def run(program: Path, url: str, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.fixture
+async def url(engine: str, empty_url: str, tmp_path: Path) -> str:
+    """The URL of an empty database, on each engine in turn; a file has a folder of its own."""
+    return f"sqlite:///{tmp_path}/data/proxyd.db" if engine == "sqlite" else empty_url
+
+
+@pytest.fixture
+async def elsewhere(engine: str, empty_postgres: str, tmp_path: Path) -> str:
+    """The URL of the place of a restored database, of the same engine."""
+    return f"sqlite:///{tmp_path}/restored/proxyd.db" if engine == "sqlite" else empty_postgres
+
+
 @pytest.mark.long
-def test_an_upgrade_is_undone_with_the_program_before(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/data/proxyd.db"
+@pytest.mark.both_engines
+def test_an_upgrade_is_undone_with_the_program_before(
+    url: str, elsewhere: str, tmp_path: Path
+) -> None:
     create = ("user", "create", EMAIL, "--username", "ada", "--password-stdin", "--usd", "20")
     assert process.run(url, *create, stdin=PASSWORD).returncode == 0
     backups = tmp_path / "backups"
@@ -72,6 +86,7 @@ def test_an_upgrade_is_undone_with_the_program_before(tmp_path: Path) -> None:
     assert f"schema version {NEWEST + 2}, this program knows only {NEWEST}" in refused.stderr
     [named] = re.findall(r"from before the upgrade: (.+)", refused.stderr)
     assert named == str(before)
-    restored = tmp_path / "restored"
-    assert process.run(url, "restore", named, str(restored)).returncode == 0
-    process.assert_audit(f"sqlite:///{restored}/proxyd.db")
+    place = () if elsewhere.startswith("sqlite") else ("--database", elsewhere)
+    done = process.run(url, "restore", named, str(tmp_path / "restored"), *place)
+    assert done.returncode == 0, done
+    process.assert_audit(elsewhere)

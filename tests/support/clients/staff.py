@@ -14,7 +14,8 @@ from market.staff.members.accounts import Created
 from market.staff.members.keys import NewStaffKey
 from proxyd.ops.listening import bound_port
 from support.daemons.declared import declared
-from support.daemons.service import Answer, Service, running_in
+from support.daemons.service import Answer, Service, running, settings_for
+from support.database import sqlite
 from support.market.staff import FACTORS, PASSWORD, ROOT
 
 PREFIX = "/staff/api/v1"
@@ -96,9 +97,11 @@ class StaffApi:
 
 
 @asynccontextmanager
-async def staffed(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[StaffApi]:
-    """Run a daemon with a staff API on an SQLite database in a folder."""
+async def staffed(
+    folder: Path, url: str = "", **sections: dict[str, Any]
+) -> AsyncIterator[StaffApi]:
+    """Run a daemon with a staff API on a database, or on an SQLite database in a folder."""
     sections.setdefault("staff", {})
     sections["staff"] = {**STAFF, **sections["staff"]}
-    async with running_in(folder, **sections) as service:
+    async with running(settings_for(url or sqlite.database(folder), **sections)) as service:
         yield StaffApi(service)
