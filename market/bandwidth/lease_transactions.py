@@ -181,14 +181,6 @@ async def _write_usage(
         await usage_queries.add_refusals(tx, refusals, now=now)
 
 
-async def recall(tx: Transaction, notice: Notice) -> bool:
-    """Request that other nodes release a session; False when no node has a lease of it."""
-    if not await queries.leased_elsewhere(tx, notice.session_id, notice.node_id):
-        return False
-    await tx.notify(notice.text)
-    return True
-
-
 async def _tell_low(tx: Transaction, context: Context, session_ids: Sequence[str]) -> None:
     """Notify the buyers of sessions with little left, unless they were notified before."""
     if not session_ids:
@@ -263,6 +255,41 @@ async def settle(
     await record(tx, context, session.user_id, over, subject_id=session_id)
     if node_id is not None:
         await tx.notify(Notice(Topic.OVER, session_id, status, node_id).text)
+    return True
+
+
+async def settle_or_recall(
+    tx: Transaction,
+    context: Context,
+    session_id: str,
+    status: SessionStatus,
+    usage: Usage | None,
+    *,
+    node_id: str,
+    transfer_ids: TransferIds,
+    earning_id: str,
+    now: int,
+) -> bool:
+    """Settle a session; if other nodes have leases of it, recall these instead, and return False.
+
+    The lock is that of `open_lease`, so no node can lease the session between the look and the
+    settlement.
+    """
+    await queries.lock(tx, [session_id])
+    if await queries.leased_elsewhere(tx, session_id, node_id):
+        await tx.notify(Notice(Topic.CUT, session_id, status, node_id).text)
+        return False
+    await settle(
+        tx,
+        context,
+        session_id,
+        status,
+        usage,
+        node_id=node_id,
+        transfer_ids=transfer_ids,
+        earning_id=earning_id,
+        now=now,
+    )
     return True
 
 

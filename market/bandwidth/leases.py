@@ -23,8 +23,9 @@ One daemon: it leases the whole remainder of a session, and needs no other lease
 
 Many daemons on PostgreSQL, or processes on SQLite: each is a node, and leases a slice. It requests
 more in time, and returns bytes that other nodes need; a notice requests these. A node that ends a
-session recalls the slices of the other nodes first (`recall`): they cut their connections and
-report a last time. It waits at most `RECALL_SECONDS`; later reports are not billed.
+session recalls the slices of the other nodes first (`end`): they cut their connections and report a
+last time. The settlement finds the slices that were leased meanwhile, and recalls these too. All
+that takes at most `RECALL_SECONDS`; later reports are not billed.
 
 Cost of a dead daemon: the bytes that it delivered and had not reported, up to a second of traffic,
 are not billed; the rest of its leases returns to the sessions. The one daemon does that itself at
@@ -42,14 +43,14 @@ The store decides that a session is used up: when the reports add up to the quot
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from market.accounts.levels import Limited, NewAccounts, limited
 from market.bandwidth import lease_transactions
 from market.bandwidth.credentials import matches
 from market.bandwidth.lease_book import Ask, Grant, LeaseReply, LeaseState, Rejection, Tally, Usage
 from market.bandwidth.lease_transactions import hold_of
-from market.bandwidth.notices import Notice, Topic
 from market.base.states import SessionStatus
 from market.events.context import Context
 from market.money.ledger import TransferIds
@@ -235,26 +236,6 @@ class Leases:
             tallies=tallies,
         )
 
-    async def recall(self, session_id: str, status: SessionStatus) -> None:
-        """Request that other nodes cut a session and report a last time, and wait for them.
-
-        The wait takes at most `RECALL_SECONDS`. Later reports are not billed.
-
-        Raises:
-            UnavailableError: the store did not answer.
-        """
-        if self.node_id is None:
-            return
-        notice = Notice(Topic.CUT, session_id, status, self.node_id)
-        if not await self._store.write(lease_transactions.recall, notice):
-            return
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + RECALL_SECONDS
-        while loop.time() < deadline:
-            await asyncio.sleep(RECALL_STEP_SECONDS)
-            if not await self._store.read(queries.leased_elsewhere, session_id, self.node_id):
-                return
-
     async def statuses(self, session_ids: Sequence[str]) -> dict[str, SessionStatus]:
         """Return the states of sessions."""
         statuses = await self._store.read(queries.status_of, session_ids)
@@ -273,6 +254,34 @@ class Leases:
                 lease_transactions.release, self._context, usages, now=self._now()
             )
 
+    async def end(self, session_id: str, status: SessionStatus, usage: Usage | None) -> None:
+        """Settle a session after the last reports of the other nodes.
+
+        A notice requests that these cut the session, report and release it. A node may have leased
+        it just before that notice: then the next attempt finds the lease, and recalls it as well.
+        The wait takes at most `RECALL_SECONDS` in all. Later reports are not billed.
+
+        Raises:
+            UnavailableError: perhaps settled, perhaps not; end it again, which is harmless.
+        """
+        if self.node_id is not None:
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + RECALL_SECONDS
+            while loop.time() < deadline:
+                unit = lease_transactions.settle_or_recall
+                if await self._settle(unit, session_id, status, usage):
+                    return
+                await self._wait_until_released(session_id, self.node_id, deadline)
+        await self.settle(session_id, status, usage)
+
+    async def _wait_until_released(self, session_id: str, node_id: str, deadline: float) -> None:
+        """Wait until no other node has a lease of a session, at most until a loop time."""
+        loop = asyncio.get_running_loop()
+        while loop.time() < deadline:
+            await asyncio.sleep(RECALL_STEP_SECONDS)
+            if not await self._store.read(queries.leased_elsewhere, session_id, node_id):
+                return
+
     async def settle(self, session_id: str, status: SessionStatus, usage: Usage | None) -> bool:
         """Move a session out of `active`: capture the price of its use, release the rest.
 
@@ -282,8 +291,17 @@ class Leases:
         Raises:
             UnavailableError: perhaps written, perhaps not; settle again, which is harmless.
         """
+        return await self._settle(lease_transactions.settle, session_id, status, usage)
+
+    async def _settle(
+        self,
+        unit: Callable[..., Coroutine[Any, Any, bool]],
+        session_id: str,
+        status: SessionStatus,
+        usage: Usage | None,
+    ) -> bool:
         return await self._store.write(
-            lease_transactions.settle,
+            unit,
             self._context,
             session_id,
             status,

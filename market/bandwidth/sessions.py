@@ -469,8 +469,7 @@ class Bandwidth:
     async def _leave_active(self, session_id: str, status: SessionStatus) -> None:
         usage = self._traffic.cut(session_id, status)
         try:
-            await self._leases.recall(session_id, status)
-            await self._leases.settle(session_id, status, usage)
+            await self._leases.end(session_id, status, usage)
         except BaseException:
             self._traffic.restore(session_id)
             raise

@@ -65,8 +65,10 @@ _ABOUT_LEASES = frozenset(
         "recover",
         "release",
         "settle",
+        "settle_or_recall",
     )
 )
+_SETTLING = frozenset(("settle", "settle_or_recall"))
 
 
 class Lease:
@@ -291,7 +293,7 @@ class Books:
             self._count_nodes(commit)
         self._look_at_left(commit)
         self._count_jobs(commit)
-        if commit.name == "settle":
+        if commit.name in _SETTLING:
             for (session_id,) in self.database.rows(_OVER):
                 self.over_at.setdefault(session_id, self.world.now)
         if commit.name not in _ABOUT_LEASES:
@@ -468,7 +470,7 @@ class Books:
         report.
         """
         by = lease.closed_by
-        if by is None or lease.closed_at is None or by.name != "settle":
+        if by is None or lease.closed_at is None or by.name not in _SETTLING:
             return False
         return not self.is_healthy(lease.closed_at)
 

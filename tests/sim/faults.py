@@ -207,7 +207,7 @@ class Weather:
         if unit == "open_lease" and (c * 19) % 1.0 < value("late", 0.0):
             back += SLOW_MOST_SECONDS - 0.5 * a
         is_lost = b < value("before", 0.0)
-        if unit == "settle" and (b * 13) % 1.0 < value("settle", 0.0):
+        if unit in ("settle", "settle_or_recall") and (b * 13) % 1.0 < value("settle", 0.0):
             is_lost = True
         is_answer_lost = not is_lost and (b * 31) % 1.0 < value("after", 0.0)
         # Mostly the caller notices the broken connection soon; sometimes it waits for its timeout.

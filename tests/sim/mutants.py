@@ -72,8 +72,8 @@ MUTANTS = (
     Mutant(
         "leases: a recall does not wait",
         _LEASES,
-        "        deadline = loop.time() + RECALL_SECONDS\n",
-        "        deadline = loop.time()\n",
+        "            deadline = loop.time() + RECALL_SECONDS\n",
+        "            deadline = loop.time()\n",
     ),
     Mutant(
         "leases: a session that is used up when its node dies is not settled",

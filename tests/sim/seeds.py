@@ -81,6 +81,7 @@ FAILED: dict[int, str] = {
     1795982984000521: "the books of the supply took devices of two people for one, by their name",
     1795982984000209: "as above, with several nodes",
     1796006523000247: "the rule of deploys gave nobody time to look at one that was stuck just now",
+    1796007171000004: "a node leased a session between its recall and its settlement",
     5555: "an alarm rang early, and set itself a moment ahead, without an end",
     1796007271000038: "the rule of strict labels forgot that a use of one need not be strict",
 }

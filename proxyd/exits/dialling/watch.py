@@ -87,7 +87,8 @@ class Watch(Alarm):
     def silence_left(self, now: float) -> float:
         """Return the seconds that an exit still has for its answer; 0 if no alarm waits for them.
 
-        An alarm may ring so early that a moment is left. An alarm for that moment rings immediately.
+        An alarm may ring so early that a moment is left. An alarm for that moment rings
+        immediately.
         """
         left = self._asked_at + SILENCE_SECONDS - now
         return left if left > EARLY_SECONDS else 0.0

@@ -321,6 +321,52 @@ async def test_a_failed_settlement_after_a_dead_node_is_tried_again(
     market.passwords.close()
 
 
+@pytest.mark.both_engines
+async def test_a_session_that_a_node_leases_between_the_recall_and_the_end_is_recalled_again(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A simulation found it: the bytes of a lease that no notice had recalled were free."""
+    market = Market(store, clock)
+    user = await market.person("10")
+    bought = await market.bandwidth.buy(user, quota_bytes=QUOTA, price_per_gb=None)
+    for name in ("here", "there", "late"):
+        await store.write(nodes.register, name, clock.seconds())
+    market.leases.node_id, there, late = "here", Leases(market.context), Leases(market.context)
+    there.node_id, late.node_id = "there", "late"
+    held = {there: await there.open(bought.session_id)}
+    write, read = store.write, store.read
+    recalls = 0
+
+    async def reports(unit: Callable[..., Any], *args: Any, **changes: Any) -> Any:
+        nonlocal recalls
+        result = await write(unit, *args, **changes)
+        if unit is lease_transactions.settle_or_recall and not result:
+            recalls += 1
+            [(leases, grant)] = held.items()
+            held.clear()
+            assert grant is not None
+            await leases.release([Usage(bought.session_id, grant.lease_id or "", 7)])
+        return result
+
+    async def lease_late(unit: Callable[..., Any], *args: Any, **given: Any) -> Any:
+        result = await read(unit, *args, **given)
+        if unit is queries.leased_elsewhere and recalls == 1:
+            assert not result
+            held[late] = await late.open(bought.session_id)
+        return result
+
+    monkeypatch.setattr(store, "write", reports)
+    monkeypatch.setattr(store, "read", lease_late)
+    await market.leases.end(bought.session_id, SessionStatus.ENDED, None)
+    monkeypatch.undo()
+    row = await store.read(queries.find, bought.session_id)
+    assert row is not None
+    assert (row.status, row.bytes_used, recalls) == (SessionStatus.ENDED, 14, 2)
+    report = await audit_ledger(store)
+    assert report.passed, report
+    market.passwords.close()
+
+
 @pytest.mark.parametrize("engine", ["postgres"], indirect=True)
 async def test_a_lease_that_came_back_with_an_older_database_is_closed(
     store: Store, clock: Clock

@@ -126,9 +126,10 @@ async def test_a_session_that_ends_lets_no_client_in_on_a_node_that_has_no_lease
 
     async def delivered(work: Callable[..., Any], *args: Any, **options: Any) -> object:
         result = await write(work, *args, **options)
-        if work is lease_transactions.recall:
+        if work is lease_transactions.settle_or_recall and not result:
+            cut = Notice(Topic.CUT, bought.session_id, SessionStatus.ENDED, options["node_id"])
             for other in (there, elsewhere):
-                other.writer.hear(args[0].text)
+                other.writer.hear(cut.text)
             is_recalled.set()
         return result
 

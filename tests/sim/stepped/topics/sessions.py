@@ -7,6 +7,7 @@ from typing import Any
 from market.bandwidth import lease_transactions
 from market.bandwidth.lease_book import Ask
 from market.base.states import SessionStatus
+from market.money.ledger import TransferIds
 from tests.sim.stepped.side import Action, Side
 from tests.sim.stepped.world import CLIENT, MB
 
@@ -33,6 +34,22 @@ async def settles(name: str, status: SessionStatus, side: Side) -> Any:
 async def _settles_with_report(side: Side) -> Any:
     usage = side.world.usage("plain", side.label, 70_000)
     return await side.market.leases.settle(side.session("plain"), SessionStatus.ENDED, usage)
+
+
+async def _settles_or_recalls(side: Side) -> Any:
+    context = side.market.context
+    new = context.identifiers.new
+    return await side.market.store.write(
+        lease_transactions.settle_or_recall,
+        context,
+        side.session("plain"),
+        SessionStatus.ENDED,
+        None,
+        node_id=side.market.leases.node_id or "",
+        transfer_ids=TransferIds(new(), new()),
+        earning_id=new(),
+        now=context.now(),
+    )
 
 
 async def _forgoes(side: Side) -> Any:
@@ -71,4 +88,5 @@ SESSIONS: Mapping[str, Action] = {
     ),
     "ends a session with addresses": partial(settles, "pending", SessionStatus.ENDED),
     "buys a session": buys,
+    "ends a session, or recalls it": _settles_or_recalls,
 }
