@@ -18,6 +18,7 @@ from market.staff.desk import StaffDesk
 
 ALL = f"{PREFIX}/cases/{{kind}}"
 ONE = f"{ALL}/{{case}}"
+OPEN = f"{PREFIX}/appeals"
 
 
 class CaseQuery(Listing, Struct):
@@ -25,6 +26,12 @@ class CaseQuery(Listing, Struct):
 
     user: Name = ""
     cursor: Annotated[str, Meta(max_length=64)] = ""
+    limit: Limit = 50
+
+
+class OpenQuery(Struct):
+    """The number of open cases."""
+
     limit: Limit = 50
 
 
@@ -116,6 +123,15 @@ class CaseRoutes:
                 action=Action.CASE_VIEW,
                 errors=(Code.CASE_NOT_FOUND,),
             ),
+            StaffRoute(
+                "GET",
+                OPEN,
+                "Appeals without a decision, the first one that is due first",
+                self.first_due,
+                CasesReply,
+                action=Action.CASE_VIEW,
+                query=OpenQuery,
+            ),
             *(
                 StaffRoute(
                     "POST",
@@ -158,6 +174,11 @@ class CaseRoutes:
             cases=[_item(row) for row in part],
             next_cursor=part[-1].case.id if len(rows) > query.limit else None,
         )
+
+    async def first_due(self, call: Call[Nothing, OpenQuery]) -> CasesReply:
+        """List the appeals that wait; their decisions make room for the next ones."""
+        rows = await self._cases.first_due(author(call), Kind.APPEAL, limit=call.query.limit)
+        return CasesReply(cases=[_item(row) for row in rows], next_cursor=None)
 
     async def show(self, call: Call[Nothing, Any]) -> CaseReply:
         """Return a case with its evidence."""

@@ -55,9 +55,7 @@ async def of_user(tx: Transaction, user_id: str, now: int) -> OpenRow:
             + (SELECT COUNT(*) FROM job_reviews
                WHERE job_id IN (SELECT id FROM jobs WHERE user_id = :user)
                    AND user_id <> :user AND state IN ('held', 'disputed'))
-            + (SELECT COUNT(*) FROM appeals AS a
-               LEFT JOIN case_decisions AS d ON d.kind = 'appeal' AND d.subject_id = a.id
-               WHERE a.user_id = :user AND d.kind IS NULL),
+            + (SELECT COUNT(*) FROM appeals WHERE user_id = :user AND decided_at IS NULL),
             (SELECT COUNT(*) FROM exit_earnings
              WHERE user_id = :user AND posted_at IS NOT NULL AND paid_at IS NULL
                  AND reversed_at IS NULL),

@@ -649,7 +649,7 @@ _OF_USERS: Mapping[str, Rows] = {
         _OWN,
         "id",
         ids="id job_id user_id",
-        numbers="created_at due_at given",
+        numbers="created_at due_at given decided_at",
         erased={"reason": "''"},
     ),
     "case_decisions": rows(

@@ -68,6 +68,15 @@ async def page(tx: Transaction, *, user_id: str, before: str, limit: int) -> lis
     )
 
 
+async def first_due(tx: Transaction, *, limit: int) -> list[AppealRow]:
+    """Return the appeals without a decision, the first one that is due first."""
+    return await tx.all(
+        AppealRow,
+        f"{_APPEAL} WHERE a.decided_at IS NULL ORDER BY a.due_at, a.id LIMIT :limit",
+        limit=limit,
+    )
+
+
 async def decided_page(
     tx: Transaction, user_id: str, *, before: str, limit: int
 ) -> list[DecidedRow]:
@@ -83,6 +92,15 @@ async def decided_page(
         user_id=user_id,
         before=behind(before),
         limit=limit,
+    )
+
+
+async def close(tx: Transaction, appeal_id: str, now: int) -> None:
+    """Record that an appeal has its decision."""
+    await tx.run(
+        "UPDATE appeals SET decided_at = :now WHERE id = :id AND decided_at IS NULL",
+        id=appeal_id,
+        now=now,
     )
 
 

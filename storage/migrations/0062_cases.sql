@@ -1,5 +1,4 @@
 -- Decisions of the staff about failed canaries, failed samples, and rewards for photos, each made once.
-
 -- `subject_id` is a finding about an exit, the job of a sample, or a reward.
 CREATE TABLE case_decisions (
     kind TEXT NOT NULL,

@@ -43,14 +43,15 @@ class MovedRow(NamedTuple):
 
 
 class WorkRow(NamedTuple):
-    """Numbers of requests for a second person, complaints and disputes that wait."""
+    """Numbers of requests for a second person, complaints, disputes and appeals that wait."""
 
     approvals: int
     tickets: int
     disputes: int
+    appeals: int
 
 
-NO_WORK = WorkRow(0, 0, 0)
+NO_WORK = WorkRow(0, 0, 0, 0)
 
 
 async def find(tx: Transaction, kind: str) -> AlertRow | None:
@@ -148,7 +149,7 @@ async def newest_dispute(tx: Transaction) -> int | None:
 
 
 async def waiting_work(tx: Transaction, now: int, *, most: int) -> WorkRow:
-    """Return the numbers of requests, tickets and disputes that wait, each up to a bound."""
+    """Return the numbers of requests and cases that wait, each up to a bound."""
     row = await tx.one(
         WorkRow,
         """
@@ -158,7 +159,9 @@ async def waiting_work(tx: Transaction, now: int, *, most: int) -> WorkRow:
             (SELECT COUNT(*) FROM (SELECT 1 FROM tickets
                 WHERE closed_at IS NULL AND due_at > 0 LIMIT :most) AS opened),
             (SELECT COUNT(*) FROM (SELECT 1 FROM job_reviews
-                WHERE state = 'disputed' AND disputed_at >= 0 LIMIT :most) AS disputed)
+                WHERE state = 'disputed' AND disputed_at >= 0 LIMIT :most) AS disputed),
+            (SELECT COUNT(*) FROM (SELECT 1 FROM appeals
+                WHERE decided_at IS NULL AND due_at > 0 LIMIT :most) AS appealed)
         """,
         now=now,
         most=most,
@@ -175,6 +178,13 @@ async def oldest_dispute(tx: Transaction) -> int | None:
         SELECT disputed_at FROM job_reviews WHERE state = 'disputed'
         ORDER BY disputed_at, job_id LIMIT 1
         """,
+    )
+
+
+async def first_due_appeal(tx: Transaction) -> int | None:
+    """Return the time at which the first appeal without a decision is due."""
+    return await tx.one(
+        int, "SELECT due_at FROM appeals WHERE decided_at IS NULL ORDER BY due_at, id LIMIT 1"
     )
 
 

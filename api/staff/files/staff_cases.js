@@ -17,9 +17,10 @@ export const caseCells = {
   decision: (each) => each.decision ?? (each.is_open ? "open" : "pardoned"),
 };
 
-// The newest appeals and failures without a decision, for the queue.
+// Open cases for the queue: the appeals that are due first, and the newest failures.
 export async function openCases() {
-  const pages = await Promise.all(["appeal", "canary", "sample"].map((kind) => ask("GET", `/cases/${kind}?limit=50`)));
+  const paths = ["/appeals?limit=50", "/cases/canary?limit=50", "/cases/sample?limit=50"];
+  const pages = await Promise.all(paths.map((path) => ask("GET", path)));
   return pages.flatMap((page) => page.cases).filter((each) => each.is_open);
 }
 

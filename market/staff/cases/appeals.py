@@ -42,6 +42,10 @@ class Appeals(CaseKind):
         rows = await queries.page(tx, user_id=user_id, before=before, limit=limit)
         return [await _case(tx, row) for row in rows]
 
+    async def first_due(self, tx: Transaction, limit: int, /) -> list[Case]:
+        """Return the appeals that wait for a decision, the first one that is due first."""
+        return [await _case(tx, row) for row in await queries.first_due(tx, limit=limit)]
+
     async def evidence(self, tx: Transaction, case: Case) -> Evidence:
         """Return the objection, the first decision, and the appeal of the other side."""
         row = await queries.find(tx, case.id)
@@ -82,6 +86,10 @@ class Appeals(CaseKind):
         """Record the amount that the house pays."""
         await queries.give(tx, case.id, case.void_amount)
         return {}
+
+    async def close(self, tx: Transaction, case: Case, now: int, /) -> None:
+        """Take the appeal out of the list of open ones."""
+        await queries.close(tx, case.id, now)
 
     def words(self, case: Case, decision: Decision) -> str:
         """Return the decision in a sentence for the appellant."""

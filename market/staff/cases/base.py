@@ -9,6 +9,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.money.money import Currency
 from market.staff.base.acts import Changes
@@ -100,6 +101,14 @@ class CaseKind(Protocol):
             MarketError: `invalid_field`, when the cases of this kind have no list by user.
         """
 
+    async def first_due(self, _tx: Transaction, _limit: int, /) -> list[Case]:
+        """Return the open cases, the first one that is due first.
+
+        Raises:
+            MarketError: `invalid_field`, when the cases of this kind are due at no time.
+        """
+        raise MarketError(Code.INVALID_FIELD, "Only appeals have a list of open ones.")
+
     async def evidence(self, tx: Transaction, case: Case) -> Evidence:
         """Return the evidence about a case."""
 
@@ -109,6 +118,10 @@ class CaseKind(Protocol):
 
     async def void(self, tx: Transaction, context: Context, case: Case, /) -> Changes:
         """Give back what a case took, but for its amount. No account is locked before this."""
+
+    async def close(self, _tx: Transaction, _case: Case, _now: int, /) -> None:
+        """Record in the rows of the kind that a case has its decision, if they need it."""
+        return  # most kinds read their open cases without a mark
 
     def words(self, case: Case, decision: Decision) -> str:
         """Return the decision in a sentence for the user."""

@@ -106,6 +106,19 @@ class Cases:
 
         return await self._context.store.read(look)
 
+    async def first_due(self, author: Author, kind: Kind, *, limit: int) -> list[JudgedCase]:
+        """Return the cases of a kind that wait for a decision, the first one that is due first.
+
+        Raises:
+            MarketError: `not_permitted`; `invalid_field`, when cases of the kind are never due.
+        """
+
+        async def look(tx: Transaction) -> list[JudgedCase]:
+            await permit(tx, author, Action.CASE_VIEW)
+            return [JudgedCase(each, None) for each in await KINDS[kind].first_due(tx, limit)]
+
+        return await self._context.store.read(look)
+
     async def shown(self, author: Author, kind: Kind, case_id: str) -> Shown:
         """Return a case with its evidence; the log records that it was read.
 
@@ -213,6 +226,7 @@ class Cases:
         if decision is Decision.VOIDED:
             changes = {**changes, **await KINDS[case.kind].void(tx, context, case)}
         await writes.insert(tx, DecisionRow(case.kind, case.id, case.user_id, decision, now))
+        await KINDS[case.kind].close(tx, case, now)
         event = CaseDecided(case.id, case.kind.value, decision.value, why)
         await record(tx, context, case.user_id, event, subject_id=case.id)
         words = KINDS[case.kind].words(case, decision)

@@ -160,6 +160,10 @@ class Alerts:
             hours = (now - oldest) // HOUR_SECONDS
             text = f"A dispute has waited for {hours} hours. Decide about it: proxyd jobs disputes"
             found.append(Finding("dispute_overdue", text))
+        due = await queries.first_due_appeal(tx)
+        if due is not None and due < now:
+            text = "An appeal is overdue. Decide about it: proxyd case list appeal --open"
+            found.append(Finding("appeal_overdue", text))
         due = await queries.first_due_ticket(tx)
         if due is not None and due < now:
             text = "A ticket is overdue. Answer or close it: proxyd ticket list"
@@ -209,6 +213,7 @@ class Alerts:
             "",
             f"Acts of the staff in 24 hours: {_count(count)}",
             f"Disputes that wait for a decision: {_count(looked.work.disputes)}",
+            f"Appeals that wait for a decision: {_count(looked.work.appeals)}",
             f"Acts that wait for a second person: {_count(looked.work.approvals)}",
             f"Open complaints: {_count(looked.work.tickets)}",
             (

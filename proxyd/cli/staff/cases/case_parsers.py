@@ -22,6 +22,9 @@ def _add_cases(topic: argparse.ArgumentParser) -> None:
         "--user", type=text, default="", metavar="USER", help="only rewards or appeals of this user"
     )
     listed.add_argument(
+        "--open", action="store_true", help="only appeals without a decision, the first due first"
+    )
+    listed.add_argument(
         "--before", type=identifier, metavar="ID", help="only cases before this one"
     )
     add_limit(listed, "cases")

@@ -18,13 +18,17 @@ def _cases_of(desk: Desk) -> Cases:
 
 
 async def _list(desk: Desk, options: Namespace) -> Report:
-    rows = await _cases_of(desk).listed(
-        desk.author,
-        Kind(options.kind),
-        user=options.user,
-        before=options.before or "",
-        limit=options.limit,
-    )
+    cases, kind = _cases_of(desk), Kind(options.kind)
+    if options.open:
+        rows = await cases.first_due(desk.author, kind, limit=options.limit)
+    else:
+        rows = await cases.listed(
+            desk.author,
+            kind,
+            user=options.user,
+            before=options.before or "",
+            limit=options.limit,
+        )
     return {"cases": [_row(row) for row in rows]}
 
 

@@ -18,6 +18,7 @@ from market.staff.money import judging
 from market.staff.money.approvals import Limits, State
 from market.staff.money.judging import Verdict
 from market.staff.money.second_person import approve
+from market.staff.site.alerts import Alerts
 from storage.engines.store import Transaction, insert_row
 from storage.jobs import reviews
 from tests.market.staff.money.test_judging import disputed
@@ -153,3 +154,26 @@ async def test_a_correction_of_a_judge_prevents_no_decision(market: Market) -> N
     assert (done.state, done.amount) == (State.DONE, 10 * MICRO)
     assert await available(market, buyer, CREDIT) == 11 * MICRO
     assert (await audit_all(market.store)).passed
+
+
+@pytest.mark.both_engines
+async def test_an_open_appeal_is_listed_counted_and_overdue_until_its_decision(
+    market: Market,
+) -> None:
+    job_id, buyer, worker = await judged(market, 40)
+    late = await market.appeals.appeal(buyer, job_id, "the log shows it")
+    market.clock.now += 60
+    later = await market.appeals.appeal(worker, job_id, "the log shows the opposite")
+    cases, alerts = cases_of(market), Alerts(market.context, market.emails, ["a@b.c"], "x", 6)
+    for left in ([late.id, later.id], [later.id], []):
+        found = await cases.first_due(ROOT, Kind.APPEAL, limit=5)
+        assert [each.case.id for each in found] == left
+        assert (await alerts.look([])).work.appeals == len(left)
+        if left:
+            await decide(market, Kind.APPEAL, left[0], UPHELD, SECOND)
+    assert [each.case.id for each in await cases.listed(ROOT, Kind.APPEAL, limit=5)] == [
+        later.id,
+        late.id,
+    ]
+    other = cases.first_due(ROOT, Kind.SAMPLE, limit=5)
+    assert await refusal(other) is Code.INVALID_FIELD

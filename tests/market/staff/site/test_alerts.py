@@ -19,14 +19,16 @@ from market.staff.abuse import tickets
 from market.staff.abuse.tickets import Category, Facts
 from market.staff.base.roles import Role
 from market.staff.finding import users
-from market.staff.money import money
+from market.staff.money import judging, money
 from market.staff.money.approvals import WAITS_SECONDS
+from market.staff.money.judging import Verdict
 from market.staff.site.alerts import HOOK_CHANNEL, Alerts, Finding
 from storage.engines.store import Transaction
 from storage.payments import payments as payment_queries
 from storage.payments.watching import NOTHING
 from storage.site import alerts as queries
 from storage.site.alerts import NO_WORK, WorkRow
+from tests.market.staff.money.test_judging import disputed
 
 HOUR, DAY = 3_600, 86_400
 DISK = Finding("disk", "The disk has 3 % left.")
@@ -76,7 +78,7 @@ async def test_work_that_waits_for_the_staff_is_counted(market: Market) -> None:
     await market.reviews.dispute(buyer, job_id, "empty")
     await tickets.open_ticket(market.context, ROOT, Category.SCAN, Facts(), "a scan")
     await corrected(market, ROOT, worker, 1, limits=NOTHING_ALONE)
-    assert (await alerts.look([])).work == WorkRow(approvals=1, tickets=1, disputes=1)
+    assert (await alerts.look([])).work == WorkRow(approvals=1, tickets=1, disputes=1, appeals=0)
     market.clock.now += WAITS_SECONDS
     assert (await alerts.look([])).work.approvals == 0
 
@@ -185,20 +187,24 @@ async def test_the_summary_has_the_money_of_each_author(market: Market) -> None:
 
 
 @pytest.mark.both_engines
-async def test_a_dispute_and_a_ticket_become_overdue(market: Market) -> None:
+async def test_a_dispute_an_appeal_and_a_ticket_become_overdue(market: Market) -> None:
     alerts = made(market)
     await tickets.open_ticket(market.context, ROOT, Category.ABUSE, Facts(), "Stop it.")
     buyer, worker = [await market.person(credit="100") for _ in range(2)]
     job_id = await specified(market, buyer)
     await market.jobs.complete(await on(market, job_id, worker), job_id, "the result")
     await market.reviews.dispute(buyer, job_id, "it is empty")
+    appealed = await disputed(market, buyer, worker)
+    await judging.decide(market.context, ROOT, appealed, Verdict(40), LIMITS, "read the log")
+    await market.appeals.appeal(buyer, appealed, "nothing was right")
     await sent(market)
     await alerts.look([])
     assert {mail.subject for mail in await sent(market)} == {"Ada's: alert: dispute"}
     market.clock.now += 60 * DAY
     await alerts.look([])
     subjects = {mail.subject for mail in await sent(market)}
-    assert {"Ada's: alert: dispute_overdue", "Ada's: alert: ticket_overdue"} <= subjects
+    kinds = ("dispute_overdue", "ticket_overdue", "appeal_overdue")
+    assert {f"Ada's: alert: {kind}" for kind in kinds} <= subjects
 
 
 @pytest.mark.both_engines
