@@ -15,7 +15,7 @@ from market.accounts.spending import Spender
 from market.attempts.attempts import Ending, FailureKind
 from market.base.errors import MarketError
 from market.deploys.deploys import NewDeploy
-from market.deploys.rollouts import judge
+from market.deploys.rollouts import Judgement, judge
 from market.deploys.steps import Strategy
 from market.deploys.templates import Change, Template
 from market.events.idempotency import Replayed
@@ -317,6 +317,11 @@ class ReplicaAgent(DeviceAgent):
         self.held.pop((job_id, attempt), None)
 
 
+def _is_behind(rollout: RolloutRow, judged: Judgement) -> bool:
+    """Return whether a rollout has steps to take, or is not in the state that it should be in."""
+    return not judged.is_settled or rollout.state != judged.after.state
+
+
 class DeployBooks:
     """Rules about deploys, after each commit and at the end."""
 
@@ -369,10 +374,10 @@ class DeployBooks:
                 partial(present, deploy_ids=[rollout.deploy_id])
             )
             judged = judge(rollout, rows, now)
-            # A rollout is stuck after a time without progress, and is looked at within seconds.
+            # A rollout is stuck after a time without progress, and is looked at within seconds. A
+            # replica may have become ready since, so only work that is due at both times is late.
             due = judge(rollout, rows, now - SETTLED_SECONDS)
-            is_over = rollout.state != due.after.state
-            is_waiting = not due.is_settled or is_over
+            is_waiting = _is_behind(rollout, due) and _is_behind(rollout, judged)
             is_late = is_waiting and rollout.progressed_at < now - SETTLED_SECONDS
             if is_late and rollout.problem is None:
                 self.network.world.fail(

@@ -1,8 +1,9 @@
 """Rules of exits that must hold when one is chosen, when all is calm, and at the end of a run."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.sim.checks import Books
 from tests.sim.exit_plans import device_id_of, owner_of
@@ -22,13 +23,18 @@ ATTACHED_SECONDS = 20.0
 LOOK_SECONDS = 7.0
 # A connection takes this long from the choice of its exit to its relay at most.
 _LIFETIME_SLACK_SECONDS = 5.0
+# Commits after which an exit may be barred, or have other terms.
+EXIT_COMMITS = frozenset(("_bar", "bar", "_consent", "_of_owner"))
 # Kinds of agents that stay attached and carry, once they misbehave no more.
 _GOOD = ("", "refuses", "drops", "mute")
 
-_EXIT = """
-    SELECT user_id, ports, min_price_per_gb, barred_at, paused_at, revoked_at FROM exits
-    WHERE device_id = :id
-"""
+
+class _Terms(NamedTuple):
+    """The least price of an owner in micro-USD per GB, and the ports, from a moment on."""
+
+    since: float
+    price: int
+    ports: str
 
 
 class ExitBooks:
@@ -45,36 +51,56 @@ class ExitBooks:
         self._books = books
         self._database = database
         self._barred_at: dict[str, float] = {}
+        # By exit, the newest last.
+        self._terms: dict[str, list[_Terms]] = {}
         # By the run of a process, session and label of a strict label: its exit, and until when.
         self._strict: dict[tuple[str, ...], tuple[str, float]] = {}
         # By session and label of a strict label: the end of its lifetime on all nodes.
         self._lifetimes: dict[tuple[str, ...], float] = {}
 
     def committed(self) -> None:
-        """Note when exits were barred."""
-        for (device_id,) in self._database.rows(
-            "SELECT device_id FROM exits WHERE barred_at IS NOT NULL"
+        """Note when exits were barred, and got other terms."""
+        for device_id, price, ports, barred_at in self._database.rows(
+            "SELECT device_id, min_price_per_gb, ports, barred_at FROM exits"
         ):
-            self._barred_at.setdefault(device_id, self.world.now)
+            terms = self._terms.setdefault(device_id, [])
+            if not terms or terms[-1][1:] != (price, ports):
+                terms.append(_Terms(self.world.now, price, ports))
+            if barred_at is not None:
+                self._barred_at.setdefault(device_id, self.world.now)
 
     def chooses(self, relay: Relay, wish: Any) -> None:
         """A daemon has chosen an exit for a connection."""
         fail, session, device_id = self.world.fail, relay.session, relay.device_id
         self.world.say(f"exits   {relay.life.name} chooses {device_id} for {wish.wants.session}")
-        ((owner, ports, price, _, _, _),) = self._database.rows(_EXIT, id=device_id)
+        ((owner,),) = self._database.rows(
+            "SELECT user_id FROM exits WHERE device_id = :id", id=device_id
+        )
         what = f"{relay.life.name} leaves through {device_id}"
         if owner == session.user_id:
             fail(f"{what}, which is the buyer's own")
+        terms = self._terms_in_force(device_id)
+        price = min(each.price for each in terms)
         if price > session.price_per_gb:
             fail(f"{what}, which wants {price}, for {session.price_per_gb}")
-        if str(wish.port) not in ports.split(","):
+        if not any(str(wish.port) in each.ports.split(",") for each in terms):
             fail(f"{what} to port {wish.port}, which its owner does not allow")
         barred_at = self._barred_at.get(device_id)
-        is_late = barred_at is not None and self.world.now - barred_at > LOOK_SECONDS
-        if barred_at is not None and is_late and self._books.is_healthy(barred_at):
+        if barred_at is not None and self._is_known(barred_at):
             fail(f"{what}, which was barred {self.world.now - barred_at:.2f} s ago")
         if wish.wants.session:
             self._look_at_label(relay, wish.wants)
+
+    def _terms_in_force(self, device_id: str) -> list[_Terms]:
+        """Return the terms of an exit, and those of before that a node may still believe in."""
+        terms = self._terms[device_id]
+        before = [old for old, new in pairwise(terms) if not self._is_known(new.since)]
+        return [*before, terms[-1]]
+
+    def _is_known(self, decided_at: float) -> bool:
+        """Return whether every node has seen a decision in the account."""
+        is_late = self.world.now - decided_at > LOOK_SECONDS
+        return is_late and self._books.is_healthy(decided_at)
 
     def _look_at_label(self, relay: Relay, wants: Any) -> None:
         """A strict label keeps its exit for its lifetime, as far as one process remembers it.

@@ -33,7 +33,7 @@ from tests.sim.acts import Acts
 from tests.sim.checks import AFTERMATH_SECONDS, Books
 from tests.sim.clients import Buyer, Client, ClientPlan, Network, RequestError, StaffPlan
 from tests.sim.datagrams import Datagrams
-from tests.sim.exit_checks import ExitBooks
+from tests.sim.exit_checks import EXIT_COMMITS, ExitBooks
 from tests.sim.exit_plans import device_id_of
 from tests.sim.exit_story import EXITS_SECONDS, ExitStory
 from tests.sim.faults import Fault, Weather
@@ -366,7 +366,7 @@ class Simulation:
     def _committed(self, commit: Commit) -> None:
         self.books.committed(commit)
         self.acts.committed(commit)
-        if commit.name in ("_bar", "bar"):
+        if commit.name in EXIT_COMMITS:
             self.exit_books.committed()
         elif commit.name == "create":
             for (job_id,) in self.database.rows("SELECT id FROM jobs"):

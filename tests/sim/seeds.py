@@ -84,6 +84,8 @@ FAILED: dict[int, str] = {
     1796007171000004: "a node leased a session between its recall and its settlement",
     5555: "an alarm rang early, and set itself a moment ahead, without an end",
     1796007271000038: "the rule of strict labels forgot that a use of one need not be strict",
+    1796009100000031: "the rule of deploys asked for readiness at a time before the replicas",
+    1796011149000112: "the rule of prices gave other nodes no time to see that an owner wants more",
 }
 # As above, each with the subject of its run.
 FAILED_OF: dict[tuple[int, str], str] = {
