@@ -148,17 +148,15 @@ async def _change(
 ) -> dict[str, Loss]:
     """Change the reputations of a device and of its owner. Return the loss of each."""
     ids = sorted((device_id, owner_id))
-    await tx.lock("reputations", ids)
-    rows = await queries.find(tx, ids)
-    if len(rows) < len(ids):
-        # A new device begins at its owner's value, which is locked before it is read. Any
-        # transaction may have added the rows just now.
+    if len(await queries.find(tx, ids)) < len(ids):
+        # A new device begins at its owner's value, which is locked before it is read.
         await queries.add(tx, [_row(owner_id, "owner", NEW)])
         await tx.lock("reputations", [owner_id])
         owner = _reputation((await queries.find(tx, [owner_id]))[owner_id])
         await queries.add(tx, [_row(device_id, "device", of_device(None, owner))])
-        await tx.lock("reputations", ids)
-        rows = await queries.find(tx, ids)
+    # Any transaction may have added the rows just now: a lock of before would have missed them.
+    await tx.lock("reputations", ids)
+    rows = await queries.find(tx, ids)
     after, losses = [], {}
     for row in rows.values():
         before = _reputation(row)

@@ -1,7 +1,7 @@
 """The fence of a node: the time until which it may use its lease slices.
 
 A node whose reports were not accepted for too long is taken for dead, and others settle its leases.
-The fence is up before that, so the node hands out no byte that nobody bills.
+The fence is up before that, so the node hands out no unbilled byte.
 """
 
 from collections.abc import Callable
