@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from market.accounts.bounds import lock_user
 from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.staff.base import answers
@@ -120,7 +121,7 @@ async def act(tx: Transaction, context: Context, new: Act, change: Change[_Resul
         context: gives identifiers and the time.
         new: the act.
         change: makes the change, and returns its result and the changed values. It may not change
-            the log.
+            the log. A change of an account (`ON_LIVING`) finds its user locked.
 
     Raises:
         MarketError: `not_permitted`, `idempotency_key_reused`, or an error of `change`;
@@ -139,9 +140,11 @@ async def act(tx: Transaction, context: Context, new: Act, change: Change[_Resul
             raise MarketError(Code.NOT_PERMITTED, "Another member has to do this.")
         if new.action is not Action.STAFF_DECLARE:
             await require_stranger(tx, new.author, new.user_id)
-    is_erased = new.user_id is not None and await closures.is_erased(tx, new.user_id)
-    if is_erased and new.action in ON_LIVING:
-        raise MarketError(Code.ACCOUNT_CLOSED, ERASED)
+    if new.user_id is not None and new.action in ON_LIVING:
+        # As an erasure and a purchase do: each is before or after this act.
+        await lock_user(tx, new.user_id)
+        if await closures.is_erased(tx, new.user_id):
+            raise MarketError(Code.ACCOUNT_CLOSED, ERASED)
     result, changes = await change(tx)
     before = await log_queries.head(tx)
     now, number = context.now(), before.number + 1

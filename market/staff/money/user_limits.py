@@ -2,7 +2,6 @@
 
 from msgspec import Struct
 
-from market.accounts.bounds import lock_user
 from market.accounts.levels import Level
 from market.bandwidth import halts
 from market.bandwidth.halts import HaltKind
@@ -93,7 +92,6 @@ async def change(
     )
 
     async def set_new(tx: Transaction) -> tuple[UserLimitsRow, Changes]:
-        await lock_user(tx, user.id)  # as purchases do: each is before or after this change
         now = context.now()
         before = await queries.find_valid(tx, user.id, now) or UserLimitsRow(
             user.id, None, None, None, None, None, now

@@ -1,6 +1,5 @@
 """Closing of accounts by the staff, and the record of their exports."""
 
-from market.accounts.bounds import lock_user
 from market.accounts.letters import Letters
 from market.bandwidth.halts import HaltKind
 from market.erasure.closing import Closed, close_account
@@ -36,7 +35,6 @@ async def close(
     user = await context.store.read(resolve, name)
 
     async def change(tx: Transaction) -> tuple[Closed, Changes]:
-        await lock_user(tx, user.id)
         await user_queries.lock(tx, user.id)
         ended = await requests.end_moot(tx, context, user.id, requests.BY_CLOSING)
         closed = await close_account(tx, context, letters, user.id, waives=waives)

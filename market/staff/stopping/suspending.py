@@ -142,7 +142,6 @@ async def suspend_in(
 
     async def change(tx: Transaction) -> tuple[Ordered, Changes]:
         now = context.now()
-        await lock_user(tx, user_id)
         before = {row.part: row for row in await queries.of_user(tx, user_id)}
         if _is_support(new.author) and any(
             not _is_short(before[each]) for each in chosen if each in before
@@ -195,7 +194,6 @@ async def resume(
     user = await context.store.read(resolve, name)
 
     async def change(tx: Transaction) -> tuple[Ordered, Changes]:
-        await lock_user(tx, user.id)
         rows = [row for row in await queries.of_user(tx, user.id) if row.part in parts]
         if not rows:
             raise MarketError(Code.NOT_SUSPENDED)
