@@ -58,8 +58,7 @@ async def lock_user(tx: Transaction, user_id: str) -> None:
     """Serialise the transactions that add open objects to a user.
 
     The lock is on an account, not on the user: a hold locks accounts last, so the order of locks
-    stays the same everywhere. Accounts come before the user: a purchase locks them, and then the
-    user by its references.
+    stays the same everywhere.
     """
     await tx.lock("accounts", [ledger.available(user_id, Currency.CREDIT)])
 

@@ -158,7 +158,6 @@ class Devices:
         worker_token = WorkerToken(token, device.id)
 
         async def unit(tx: Transaction) -> None:
-            await lock_user(tx, user_id)
             await require_current(tx, user_id, self._now(), maker)
             await _create(
                 tx,
@@ -317,6 +316,7 @@ async def _create(
 ) -> None:
     if receipt is not None:
         await receipt.keep(tx, worker_token)
+    await lock_user(tx, device.user_id)
     await queries.insert(tx, device)
     if maker.purse_id is not None:
         await made_by_keys.note_device(tx, device.id, maker.purse_id)
