@@ -91,4 +91,5 @@ FAILED: dict[int, str] = {
 FAILED_OF: dict[tuple[int, str], str] = {
     (27, "files"): "the log of a job whose dispute nobody had decided was called left over",
     (605, "hooks"): "a delivery was attempted again without a pause, listed before its failure",
+    (1796011149000883, "money"): "a charge of a card was on its way while days passed at once",
 }

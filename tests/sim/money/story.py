@@ -10,7 +10,7 @@ import msgspec
 
 from config.settings import PaymentSettings, PayoutSettings
 from proxyd.build_services import PaymentServices
-from tests.sim.money.bank import NAME, BankClient, SimBank
+from tests.sim.money.bank import LATE_MOST_SECONDS, NAME, BankClient, SimBank
 from tests.sim.money.earners import Earner, Teller
 from tests.sim.money.payers import Desk, Notices, Payer
 from tests.sim.money.payment_books import PaymentBooks
@@ -28,6 +28,8 @@ DAY_SECONDS = 86_400
 # At the end, after the days in which old rows are deleted.
 DAYS = (1, 1, 2, 2)
 SWEEP_SECONDS = 2.0
+# After this time every request has arrived, and its answer as well.
+ARRIVED_SECONDS = LATE_MOST_SECONDS + 1.0
 PAYOUTS = PayoutSettings(
     methods=("bank", "paypal"),
     minimum_usd=Decimal("0.1"),
@@ -120,6 +122,8 @@ class MoneyStory:
             await self._notices.end()
         self.bank.heal()
         self.outside.heal()
+        # Days pass at once afterwards: a request would be on its way for all of them.
+        await asyncio.sleep(ARRIVED_SECONDS)
         self._decide()
 
     async def sweep(self, request: Request) -> None:
