@@ -252,7 +252,9 @@ class Servers:
             if status == "pending":
                 fail(f"{name} still waits after {tries} attempts")
             elif status == "failed" and disabled is None and error != "disabled":
-                if tries < len(SCHEDULE):
+                # An owner may enable an endpoint again whose server was gone for good.
+                was_gone = error == "status 410" and server.plan.gone_at is not None
+                if tries < len(SCHEDULE) and not was_gone:
                     fail(f"{name} was given up after {tries} attempts: {error}")
             elif (
                 status == "delivered"
