@@ -40,6 +40,7 @@ _LETTERS = """channel IN ('mail', 'forgotten password') AND (
         'account resumed:' || :user, 'password changed:' || :user, 'account closed:' || :user
     )
     OR item_key IN (SELECT 'key created:' || id FROM api_keys WHERE user_id = :user)
+    OR item_key IN (SELECT 'key revoked:' || id FROM api_keys WHERE user_id = :user)
     OR item_key IN (SELECT 'webhook disabled:' || id FROM webhook_endpoints WHERE user_id = :user)
     OR item_key IN (SELECT 'session halted:' || id FROM bandwidth_sessions WHERE user_id = :user)
     OR item_key IN (SELECT 'payment ' || id FROM payments WHERE user_id = :user)

@@ -2,16 +2,21 @@
 
 import pytest
 from support.market.books import available, refusal, revenue
+from support.market.cases import verify
 from support.market.leaving import EMAIL, MARKER, PASSWORD, fill, hits, person, tools
 from support.market.market import Market
 from support.market.payouts import approved, send
+from support.market.staff import ROOT
 
+from market.accounts.keys import NewKey
+from market.accounts.scopes import Scope
 from market.base.errors import Code
 from market.erasure import erasing
 from market.money.money import MICRO, Currency
 from market.payouts import steps
 from market.payouts.terms import FailReason
 from market.staff.audit import audit_all
+from market.staff.stopping import stopping
 from storage.accounts import closures, outbox
 from storage.engines.store import Transaction
 
@@ -55,6 +60,18 @@ async def test_no_text_of_the_user_stays(market: Market) -> None:
     assert await revenue(market) == before + left
     assert (await audit_all(market.store)).passed
     await market.accounts.register(username=MARKER, email=EMAIL, password=PASSWORD)
+
+
+async def test_the_letter_about_a_revoked_key_goes_with_its_user(market: Market) -> None:
+    user = await market.person()
+    await verify(market, user)
+    key = await market.keys.create(user, NewKey(name="k", scopes=(Scope.USAGE_READ,)))
+    await stopping.revoke_key(market.context, market.letters, ROOT, key.row.id, "it was stolen")
+    names = [row.item_key for row in await market.emails.due(again=False, limit=9)]
+    assert f"key revoked:{key.row.id}" in names
+    await erase(market, user)
+    names = [row.item_key for row in await market.emails.due(again=False, limit=9)]
+    assert names == [f"account erased:{user}"]
 
 
 async def test_a_second_erasure_is_refused(market: Market) -> None:
