@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from api.routing.codec import money
-from api.routing.listing import Limit, Listing, Page, Timestamp, timestamp
+from api.routing.listing import Limit, Listing, Timestamp, timestamp
 from api.routing.routes import Call, Nothing, Reply, StaffRoute
 from api.staff.money import OutcomeReply, outcome_reply
 from api.staff.users import FINDING
-from api.staff.words import PREFIX, Name, Reason, ReasonRequest, author, moment
+from api.staff.words import PREFIX, Name, Reason, ReasonRequest, StaffPage, author, moment
 from market.base.errors import Code, MarketError
 from market.staff.base.roles import Action
 from market.staff.cases.base import Decision, Kind
@@ -21,15 +21,13 @@ ONE = f"{ALL}/{{case}}"
 OPEN = f"{PREFIX}/appeals"
 
 
-class CaseQuery(Listing, Struct):
+class CaseQuery(StaffPage, kw_only=True):
     """Cases older than one; rewards also of one user."""
 
     user: Name = ""
-    cursor: Annotated[str, Meta(max_length=64)] = ""
-    limit: Limit = 50
 
 
-class OpenQuery(Struct):
+class OpenQuery(Listing, Struct):
     """The number of open cases."""
 
     limit: Limit = 50
@@ -165,9 +163,12 @@ class CaseRoutes:
     async def listed(self, call: Call[Nothing, CaseQuery]) -> CasesReply:
         """List the cases of a kind."""
         query = call.query
-        page = Page(limit=query.limit, cursor=query.cursor)
         rows = await self._cases.listed(
-            author(call), _kind(call), user=query.user, before=page.before, limit=page.fetch_limit
+            author(call),
+            _kind(call),
+            user=query.user,
+            before=query.before,
+            limit=query.fetch_limit,
         )
         part = rows[: query.limit]
         return CasesReply(

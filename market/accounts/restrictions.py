@@ -21,19 +21,17 @@ async def require_unrestricted(tx: Transaction, user_id: str) -> None:
         MarketError: `account_restricted`.
     """
     await require_undisputed(tx, user_id)
-    debt = await debts.owed(tx, user_id)
-    if debt:
-        raise MarketError(
-            Code.ACCOUNT_RESTRICTED,
-            f"Money was taken back after it was spent. Pay in {as_decimal(debt)} USD first.",
-        )
-    if await debt_queries.has_open(tx, user_id):
-        credits_owed = as_decimal(await debts.owed(tx, user_id, Currency.CREDIT))
-        raise MarketError(
-            Code.ACCOUNT_RESTRICTED,
-            f"Earnings were taken back after their payout. The next {credits_owed} credits that "
-            "your devices earn pay for them first.",
-        )
+    if not await debt_queries.has_open(tx, user_id):
+        return
+    owed = await debts.owed_in_all(tx, user_id)
+    usd, credits_owed = as_decimal(owed[Currency.USD]), as_decimal(owed[Currency.CREDIT])
+    message = (
+        f"Money was taken back after it was spent. Pay in {usd} USD first."
+        if owed[Currency.USD]
+        else f"Earnings were taken back after their payout. The next {credits_owed} credits that "
+        "your devices earn pay for them first."
+    )
+    raise MarketError(Code.ACCOUNT_RESTRICTED, message)
 
 
 async def is_restricted(tx: Transaction, user_id: str) -> bool:

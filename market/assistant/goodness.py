@@ -249,7 +249,7 @@ class Goodness:
 async def _rewarded(tx: Transaction, user_id: str, day: int, terms: RewardTerms) -> Rewarded:
     paid = await queries.paid_on(tx, day=day, user_id=user_id)
     left = min(terms.user_daily - paid.to_user, terms.total_daily - paid.to_all)
-    rows = await queries.rewards_of(tx, user_id, limit=REWARDS_MAX)
+    rows = await queries.rewards_page(tx, user_id=user_id, before="", limit=REWARDS_MAX)
     return Rewarded(terms.user_daily, max(0, left), rows)
 
 

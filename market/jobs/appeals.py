@@ -12,7 +12,7 @@ from market.base.errors import Code, MarketError
 from market.base.states import ReviewStatus
 from market.events.context import Context
 from market.files.evidence import APPEAL_SECONDS
-from market.jobs.reviews import REASON_MAX_CHARACTERS
+from market.jobs.reviews import check_reason
 from market.money.money import Currency
 from storage.engines.store import Transaction
 from storage.jobs import appeals as queries
@@ -58,9 +58,7 @@ class Appeals:
             MarketError: `invalid_field`; `job_not_found`, for all others; `not_reviewable`, when
                 nothing was decided, the decision has awarded everything, or its 14 days are over.
         """
-        if not 1 <= len(reason) <= REASON_MAX_CHARACTERS:
-            message = f"reason must have 1 to {REASON_MAX_CHARACTERS} characters."
-            raise MarketError(Code.INVALID_FIELD, message, field="reason")
+        check_reason(reason)
         return await self._context.store.write(self._appeal, user_id, job_id, reason)
 
     async def listed(self, user_id: str, *, before: str = "", limit: int) -> list[DecidedRow]:

@@ -70,6 +70,17 @@ class Decision(Struct, frozen=True):
     buyer_percent: int = 0
 
 
+def check_reason(reason: str) -> None:
+    """Check the reason of a dispute, or of an appeal against its decision.
+
+    Raises:
+        MarketError: `invalid_field`.
+    """
+    if not 1 <= len(reason) <= REASON_MAX_CHARACTERS:
+        message = f"reason must have 1 to {REASON_MAX_CHARACTERS} characters."
+        raise MarketError(Code.INVALID_FIELD, message, field="reason")
+
+
 class Reviews:
     """Decisions about the payment for finished jobs."""
 
@@ -101,9 +112,7 @@ class Reviews:
             MarketError: `job_not_found`; `not_reviewable`, when it is not in review any more;
                 `invalid_field`.
         """
-        if not 1 <= len(reason) <= REASON_MAX_CHARACTERS:
-            message = f"reason must have 1 to {REASON_MAX_CHARACTERS} characters."
-            raise MarketError(Code.INVALID_FIELD, message, field="reason")
+        check_reason(reason)
         await self._store.write(_dispute, user_id, job_id, reason=reason, now=self._now())
 
     async def expire(self) -> int:

@@ -34,7 +34,6 @@ from storage.payouts.payouts import PayoutRow
 METHODS_MAX = 5
 # Buyers that are looked at before a payout is approved without a person.
 SOURCES_MAX = 50
-# A new method needs a login that is not older: a stolen session cookie alone adds none.
 _logger = logging.getLogger("payouts")
 
 

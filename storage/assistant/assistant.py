@@ -70,16 +70,6 @@ async def paid_on(tx: Transaction, *, day: int, user_id: str) -> PaidRow:
     return paid or PaidRow(0, 0)
 
 
-async def rewards_of(tx: Transaction, user_id: str, *, limit: int) -> list[RewardRow]:
-    """Return the rewards of a user for photos, newest first."""
-    return await tx.all(
-        RewardRow,
-        f"{_REWARD} WHERE user_id = :user_id ORDER BY id DESC LIMIT :limit",
-        user_id=user_id,
-        limit=limit,
-    )
-
-
 async def rewards_page(
     tx: Transaction, *, user_id: str, before: str, limit: int
 ) -> list[RewardRow]:

@@ -21,8 +21,6 @@ def is_evidence(job: str) -> str:
                     OR (r.disputed_at IS NOT NULL AND r.resolved_at > :decided_after)
                 )
         ) + (
-            SELECT COUNT(*) FROM appeals AS p
-            LEFT JOIN case_decisions AS d ON d.kind = 'appeal' AND d.subject_id = p.id
-            WHERE p.job_id = {job} AND d.kind IS NULL
+            SELECT COUNT(*) FROM appeals AS p WHERE p.job_id = {job} AND p.decided_at IS NULL
         ) > 0
     """

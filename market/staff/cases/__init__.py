@@ -1,1 +1,1 @@
-"""Failed checks of devices, and rewards, that the staff judges."""
+"""Failed checks of devices, rewards, and appeals, for the judgement of the staff."""

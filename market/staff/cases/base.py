@@ -1,7 +1,7 @@
 """The parts that all kinds of cases have: a case, its evidence, and the acts of a kind.
 
-A case is something that the service has decided by itself about a user: a failed check of a device,
-or a reward. The staff upholds it, or makes it void.
+A case is a decision about a user: of the service, about a check of a device or a reward, or of the
+staff, about a dispute. The staff upholds it, or makes it void.
 """
 
 from enum import StrEnum

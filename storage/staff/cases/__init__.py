@@ -1,1 +1,1 @@
-"""Queries: decisions about failed checks of devices, and about rewards."""
+"""Queries: decisions about failed checks of devices, rewards and appeals."""

@@ -31,7 +31,7 @@ LIES = (
     "silent",  # the bank sends no notices
     "stale",  # a look shows an earlier state
     "twice",  # a request takes effect twice
-    "unknown",  # a look shows a state that nobody knows
+    "unknown",  # a look shows a state without a meaning
     "wrong",  # payers pay another amount than they should
 )
 # Failures of the payment service that sends payouts.

@@ -1,1 +1,1 @@
-"""Commands about failed checks of devices, and about rewards."""
+"""Commands about failed checks of devices, rewards and appeals."""
