@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 from support.base.cases import cases
 from support.base.descriptors import all_gone, at_rest
+from support.base.ports import closed_port
 from support.base.waiting import until
 from support.clients.socks import Client, credentials, request, tunnel
 from support.clients.story import buy, reached, used
@@ -274,9 +275,8 @@ async def test_records_of_a_failed_dial_name_the_exits_that_were_tried(tmp_path:
     async with running_with_exit(tmp_path, **log) as service:
         exit_id = device_id(service)
         _, bought = await buy(service)
-        async with targets.sink(b"answer") as target:
-            port = target.port
-        assert (await answer_to(service, bought, port))[0] == 5
+        with closed_port() as port:
+            assert (await answer_to(service, bought, port))[0] == 5
         await at_rest(service)
     (file,) = folder.iterdir()
     records = [json.loads(line) for line in file.read_text().splitlines()]

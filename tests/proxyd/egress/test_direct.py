@@ -10,6 +10,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import pytest
 from support.base.cases import cases
+from support.base.ports import closed_port
 from support.base.waiting import until
 from support.exits.epoll import Full
 from support.targets.targets import echo
@@ -167,14 +168,6 @@ async def reactor() -> AsyncIterator[None]:
 
 
 @contextmanager
-def refusing() -> Iterator[int]:
-    """Hold a port of 127.0.0.1 on which no program listens."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        yield sock.getsockname()[1]
-
-
-@contextmanager
 def listening(host: str, port: int) -> Iterator[None]:
     """Listen on a port without accepting: the kernel connects clients by itself."""
     with socket.socket() as listener:
@@ -249,7 +242,7 @@ async def test_the_socket_of_a_success_outlives_the_dial() -> None:
 
 
 async def test_a_port_without_a_listener_refuses(tracked: list[Tracked]) -> None:
-    with refusing() as port:
+    with closed_port() as port:
         dialled = Dialled(Silent())
         dialled.start(LOCALHOST, port)
         assert await dialled.failure() is Failure.REFUSED
@@ -679,7 +672,7 @@ async def test_cancelling_as_a_look_up_fails_leaves_no_error_behind(error: Excep
 
 
 async def test_cancelling_twice_or_after_the_outcome_changes_nothing() -> None:
-    with refusing() as port:
+    with closed_port() as port:
         dialled = Dialled(Silent())
         dialled.start(LOCALHOST, port)
         assert await dialled.failure() is Failure.REFUSED

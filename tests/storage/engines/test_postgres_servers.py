@@ -10,6 +10,7 @@ from functools import partial
 import asyncpg
 import pytest
 from support.base.cases import cases
+from support.base.ports import closed_port
 from support.base.waiting import until
 from support.database.forwarder import Forwarder
 from support.database.postgres import execute, killable_server
@@ -85,14 +86,10 @@ def url_of(server_url: str, *ports: int) -> str:
     return f"postgresql://postgres:@/postgres?host={hosts}&port={numbers}"
 
 
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 async def test_a_server_that_refuses_does_not_delay_the_next(postgres_server: str) -> None:
-    servers = Servers(url_of(postgres_server, closed_port()))
-    connection = await servers.connect()
+    with closed_port() as refusing:
+        servers = Servers(url_of(postgres_server, refusing))
+        connection = await servers.connect()
     assert servers.current.endswith(":5432")
     await connection.close()
 
@@ -125,8 +122,7 @@ def count_of(servers: Servers) -> Iterator[list[str]]:
 
 @pytest.mark.long
 async def test_every_server_is_named_when_none_accepts_writes() -> None:
-    refusing = closed_port()
-    with killable_server() as server, silent_server() as silent:
+    with killable_server() as server, silent_server() as silent, closed_port() as refusing:
         await execute(server.url, "ALTER SYSTEM SET default_transaction_read_only = on")
         await execute(server.url, "SELECT pg_reload_conf()")
         await until(partial(is_read_only, server.url), "the server has read its settings")
@@ -147,8 +143,8 @@ async def is_read_only(url: str) -> bool:
 
 
 async def test_a_lone_server_fails_with_its_own_words() -> None:
-    with pytest.raises(OSError, match="refused"):
-        await Servers(f"postgresql://u@127.0.0.1:{closed_port()}/db").connect()
+    with closed_port() as port, pytest.raises(OSError, match="refused"):
+        await Servers(f"postgresql://u@127.0.0.1:{port}/db").connect()
 
 
 async def went_back(servers: Servers) -> WentBackError:

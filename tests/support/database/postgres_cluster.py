@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
+from support.base.ports import free_port
 from support.base.waiting import until_true
 from support.database.forwarder import Wire
 
@@ -78,8 +79,7 @@ class Member:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = int(free.getsockname()[1])
+        self.port = free_port()  # no connection gets it while the server is away
         self.wire = MemberWire(self.port)
 
     @property

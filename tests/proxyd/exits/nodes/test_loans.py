@@ -9,6 +9,7 @@ from pathlib import Path
 from socket import SocketType
 
 import pytest
+from support.base.ports import closed_port
 from support.base.waiting import until
 from support.clients.datagrams import peer, unwrapped, wrapped
 from support.daemons.bounded import bounded, exit_bounds
@@ -184,9 +185,8 @@ async def test_a_burst_is_served(two: Two) -> None:
 async def test_bytes_of_the_target_are_passed_on(two: Two) -> None:
     await two.home.agent()
     two.edge.hear_of("device", two.link)
-    async with targets.echo() as target:
-        port = target.port
-    assert await Call(two.edge, port).end() is Failure.REFUSED
+    with closed_port() as port:
+        assert await Call(two.edge, port).end() is Failure.REFUSED
 
 
 async def test_the_round_trip_is_that_of_the_exit(two: Two) -> None:
