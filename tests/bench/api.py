@@ -165,8 +165,7 @@ def main() -> None:
         sys.exit("bench-api needs wrk: apt-get install wrk")
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/proxyd.db"
-        email, password = process.funded(url)
-        process.run(url, "wallet", "deposit", email, "--credits", "100000000")
+        email, password = process.funded(url, credit="900000")
         with (
             process.serving(url, **UNBOUNDED) as daemon,
             serving("usual.py", USUAL_PORT, f"{folder}/usual.db") as usual,

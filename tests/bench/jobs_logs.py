@@ -126,8 +126,7 @@ def measure() -> str:
     """Run it, and return its results."""
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/proxyd.db"
-        email, password = process.funded(url)
-        process.run(url, "wallet", "deposit", email, "--credits", "1000000")
+        email, password = process.funded(url, credit="900000")
         with process.serving(url, **SETTINGS) as daemon:
             samples = measured(daemon, running(daemon, daemon.log_in(email, password), JOBS))
     return table(samples)

@@ -49,8 +49,7 @@ def measure(folder: Path) -> dict[str, list[float]]:
     """Run the jobs, and return when each step was."""
     path = folder / "stamps"
     url = f"sqlite:///{folder}/proxyd.db"
-    email, password = process.funded(url)
-    process.run(url, "wallet", "deposit", email, "--credits", "1000")
+    email, password = process.funded(url, credit="1000")
     found: dict[str, list[float]] = defaultdict(list)
     variables = {stamps.FILE: str(path)}
     with process.running(Stamped(url, **UNBOUNDED, **variables)) as daemon:

@@ -237,8 +237,7 @@ def measure(folder: Path) -> Samples:
     """Run it, and return its results."""
     samples = Samples()
     url = f"sqlite:///{folder}/proxyd.db"
-    email, password = process.funded(url)
-    process.run(url, "wallet", "deposit", email, "--credits", "1000")
+    email, password = process.funded(url, credit="1000")
     with process.serving(url, **UNBOUNDED) as daemon:
         token = daemon.log_in(email, password)
         with working(daemon, token, folder / "agent"), closing(Buyer(daemon, token)) as buyer:
