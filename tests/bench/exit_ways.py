@@ -65,7 +65,7 @@ class ExitWay:
         environment: of the device.
         limits: of the device, where they are not the usual ones.
         checkout: whose daemon runs.
-        has_agent: whether the device runs, too.
+        has_agent: whether the device also runs.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 `loop`: virtual time, and one event loop for each process. `store`: the database, with delays and
 losses on the way to it. `process`: a daemon without sockets. `clients`: buyers, and clients of the
-proxy. `usage`: buyers who look at what they used. `jobs`: buyers of work, and devices. `acts`: all
+proxy. `usage`: buyers that read their usage. `jobs`: buyers of work, and devices. `acts`: all
 other actors of the marketplace: `deploys`, `samples`, `webhooks`, `followers` of events, `people`,
 their `letters` and keys, photos of good `deeds`, and `files` with logs in a `folder`, from
 `file_devices`. `money`: payers, and a bank that lies. `supply`: the view of the devices that ask

@@ -148,7 +148,7 @@ class Weather:
         faults: all faults of the run.
         names: the names of the processes, in the order of their numbers.
         now: returns the time.
-        skew: seconds by which the wall clock of every other process is slow, in the whole run.
+        skew: delay of the wall clock of every other process, in seconds, for the whole run.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class Scenario:
         remember: how long memory keeps a session that is over, in seconds.
         links: devices that attach as exits, and wishes of clients.
         connections: the most connections of one session on a process.
-        skew: seconds by which the wall clock of every other node is slow.
+        skew: delay of the wall clock of every other node, in seconds.
     """
 
     seed: int

@@ -12,9 +12,9 @@ exits' hashes, as a ring.
 Without a label two exits that will do are drawn, and the better one is taken (`Standing.weight`).
 That spreads connections nearly evenly. Its cost depends on the share of the exits that will do, not
 on the number of exits; of few exits, each is drawn once at most. When draws find none, a bounded
-part of the bucket is searched from end to end. An exit for which more dials wait than its owner
-lets it begin in a second is taken only where the draws find no other, and so is one that is worn
-at the site (`Picks.is_worn`).
+part of the bucket is searched from end to end. An overdue exit is taken only where the draws find
+no other: more dials wait for it than its owner lets it begin in a second. The same holds for an
+exit that is worn at the site (`Picks.is_worn`).
 
 A label is bound to its exit until its lifetime ends. Its first exit is found without chance: the
 label's own hash says where on the ring to look. So a daemon that was restarted finds the same exits
@@ -51,8 +51,7 @@ buyer chooses targets. So
 * when a second exit fails at a site, the faults there are the site's, and count no more;
 * for all a site counts against one exit in five minutes, because it chooses which exits it answers:
   a few sites would otherwise have every exit rest (`Faults._count_for_all`);
-* an exit that is full is not at fault, nor is one that opens as many connections in a second as its
-  owner lets it;
+* a full exit is not at fault, and neither is an exit at its owner's limit of dials per second;
 * an exit that sends a TLS client something else is at fault for that buyer alone, until another
   exit gets TLS from the same target (`suspect`, `prove`): a target can send anything.
 

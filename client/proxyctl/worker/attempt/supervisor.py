@@ -68,7 +68,7 @@ class Supervisor:
 
     Args:
         work: that the job writes to; beneath the folder of the attempt, unless it is elsewhere.
-        waiting: a sandbox that waits for the program; None if there is none.
+        waiting: a sandbox that waits for the program, or None.
     """
 
     def __init__(self, folder: str, work: str = "", waiting: _Waiting | None = None) -> None:
