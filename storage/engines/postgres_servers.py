@@ -142,6 +142,17 @@ class ServerConnection(asyncpg.Connection):
     server = ""
     made_at = 0.0
     is_committing = False
+    _protocol: Any  # the driver's; its stubs leave the type out
+
+    def terminate(self) -> None:
+        """End it immediately; its statement fails as on any lost connection.
+
+        A new statement is two messages. The driver forgets its protocol here, and between these
+        messages it would raise an AttributeError; a closed protocol raises an InterfaceError.
+        """
+        protocol = self._protocol
+        super().terminate()
+        self._protocol = protocol
 
     def begin_commit(self) -> None:
         """Note that COMMIT is sent: from here on, only silence may end the connection."""

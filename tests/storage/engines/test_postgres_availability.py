@@ -15,7 +15,7 @@ from support.database.postgres import KillableServer, execute, killable_server
 from storage.engines.errors import Cause, ConstraintError, UnavailableError, UnknownOutcomeError
 from storage.engines.open import open_store
 from storage.engines.postgres import PostgresStore
-from storage.engines.postgres_servers import Position
+from storage.engines.postgres_servers import Position, ServerConnection
 from storage.engines.store import Transaction, probe
 
 COUNT = "house:revenue:usd"
@@ -125,6 +125,30 @@ async def test_a_unit_that_loses_its_connection_before_the_commit_is_run_again(
     assert store.health().repeated == 1
     assert store.health().failures == {}
     assert "database unavailable" not in caplog.text
+
+
+async def test_a_unit_whose_connection_ends_within_a_statement_is_run_again(
+    server: KillableServer, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search ends all older connections after an outage, even within a statement."""
+    prepare = ServerConnection._get_statement
+    ended: list[str] = []
+
+    async def ended_once(
+        connection: ServerConnection, query: str, *args: object, **options: object
+    ) -> object:
+        statement = await prepare(connection, query, *args, **options)
+        if not ended and query.startswith("UPDATE accounts"):
+            ended.append(query)
+            connection.terminate()
+        return statement
+
+    # The driver has no other place between a statement's preparation and its execution.
+    monkeypatch.setattr(ServerConnection, "_get_statement", ended_once)
+    await store.write(add)
+    assert ended
+    assert await balance(server.url) == 1
+    assert store.health().repeated == 1
 
 
 async def test_a_unit_that_always_loses_its_connection_is_refused(

@@ -1,6 +1,7 @@
 """The choice of a server of a PostgreSQL cluster."""
 
 import asyncio
+import math
 import socket
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from support.database.silent import silent_server
 from storage.engines import postgres_servers
 from storage.engines.errors import Cause, UnavailableError
 from storage.engines.postgres_servers import (
+    CONNECT_ERRORS,
     TCP_USER_TIMEOUT_SECONDS,
     Position,
     Server,
@@ -256,6 +258,31 @@ async def test_a_primary_is_left_when_another_one_is_promoted_while_it_answers(
     with pytest.raises(UnavailableError, match="another server was promoted since") as caught:
         await servers.connect()
     assert caught.value.cause is Cause.READ_ONLY
+
+
+@pytest.mark.parametrize("way", ["end_older", "end_others"])
+async def test_a_statement_whose_connection_ends_before_its_execution_fails_as_any_lost_one(
+    postgres_server: str, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """A new statement is two messages, and another task may end the connection between them."""
+    servers = Servers(postgres_server)
+    connection = await servers.connect()
+    prepare = connection._get_statement
+
+    async def ended_meanwhile(*args: object, **options: object) -> object:
+        statement = await prepare(*args, **options)
+        if way == "end_older":
+            servers.end_older(math.inf)
+        else:
+            servers.current = "another"
+            servers.end_others()
+        return statement
+
+    # The driver has no other place between the two.
+    monkeypatch.setattr(connection, "_get_statement", ended_meanwhile)
+    with pytest.raises(CONNECT_ERRORS, match="connection is closed"):
+        await connection.fetch("SELECT 1")
+    assert connection.is_closed()
 
 
 async def test_a_server_on_a_socket_of_the_file_system_is_used_as_it_is(
