@@ -1,4 +1,4 @@
-"""Work that a cancelled caller does not break off, because its outcome decides what is done next.
+"""Work that a cancelled caller does not break off, because the next step needs its outcome.
 
 A cancellation during a write leaves open whether the write was committed. A caller that took its
 preparations back then could undo what the database has.
@@ -17,7 +17,7 @@ async def finished(work: Coroutine[Any, Any, Result]) -> Result:
     A second cancellation also cancels the work, so that a caller that must end can end.
 
     Raises:
-        CancelledError: the caller was cancelled, whatever the outcome of the work.
+        CancelledError: the caller was cancelled; the work may have succeeded or failed.
     """
     task = asyncio.get_running_loop().create_task(work, name="finishing")
     try:

@@ -54,7 +54,7 @@ async def test_a_cancelled_caller_waits_for_the_end_of_the_work(
         await caller
     assert work.outcome == ("done" if error is None else "ValueError")
     gc.collect()
-    assert not caplog.records  # asyncio would log an error that nobody has seen
+    assert not caplog.records  # asyncio would log the lost error
 
 
 async def test_a_second_cancellation_also_cancels_the_work() -> None:
