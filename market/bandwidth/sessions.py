@@ -18,6 +18,7 @@ from market.bandwidth.credentials import Credentials, new_credentials
 from market.bandwidth.lease_transactions import tell_expiring
 from market.bandwidth.leases import Leases, Usage
 from market.base.errors import Code, MarketError
+from market.base.finishing import finished
 from market.base.states import SessionStatus
 from market.base.sweeping import Sweep
 from market.events.catalogue import SessionCreated, amount, timestamp
@@ -468,6 +469,9 @@ class Bandwidth:
 
     async def _leave_active(self, session_id: str, status: SessionStatus) -> None:
         usage = self._traffic.cut(session_id, status)
+        await finished(self._store_end(session_id, status, usage))
+
+    async def _store_end(self, session_id: str, status: SessionStatus, usage: Usage | None) -> None:
         try:
             await self._leases.end(session_id, status, usage)
         except BaseException:

@@ -142,6 +142,8 @@ class Network:
         self.supply = SupplyBooks(self)
         # Makes the relay of a client.
         self.relay_of: Callable[[ClientPlan], type[Relay]] = lambda _: Relay
+        # The names of requests whose work was cancelled at a daemon.
+        self.cancelled: set[str] = set()
         self._requests = 0
 
     def latency(self, *names: object) -> float:
@@ -176,7 +178,7 @@ class Network:
             RequestError: the request was refused, failed, or got no answer.
         """
         self._requests += 1
-        call = _Call(self, life, make, self._requests)
+        call = _Call(self, life, make, self._requests, name)
         self.world.after(self.latency(name, self._requests), call.sent)
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
@@ -307,8 +309,10 @@ class _Call:
         life: "Life",
         make: Callable[[Any], Coroutine[Any, Any, Any]],
         number: int,
+        name: str,
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._name = name
         self.answered: asyncio.Future[Any] = self._loop.create_future()
         self._network = network
         self._life = life
@@ -342,6 +346,7 @@ class _Call:
         if self._life.loop.is_dead:
             return
         if task.cancelled():
+            self._network.cancelled.add(self._name)
             self._answer(RequestError("cancelled"))
         else:
             error = task.exception()

@@ -105,7 +105,8 @@ class ExitBooks:
     def _look_at_label(self, relay: Relay, wants: Any) -> None:
         """A strict label keeps its exit for its lifetime, as far as one process remembers it.
 
-        The lifetime begins with the first use on any node. A use that is not strict may move it.
+        The lifetime begins with the first use on any node. A use that is not strict may move it. A
+        node that binds a label alone takes over the exit of the others later.
         """
         label, now = (relay.session.id, wants.session, *wants.countries), self.world.now
         if now > self._lifetimes.get(label, -inf) + _LIFETIME_SLACK_SECONDS:
@@ -116,13 +117,15 @@ class ExitBooks:
                     del self._strict[each]
             return
         key = (relay.life.name, *label)
-        device_id, until = self._strict.get(key, (relay.device_id, now))
-        is_bound = now < until and self._books.is_healthy(now)
-        if device_id != relay.device_id and is_bound:
+        device_id, until = self._strict.get(key, ("", now))
+        if device_id == relay.device_id:
+            return
+        if not self._books.is_healthy(now):
+            self._strict.pop(key, None)
+            return
+        if device_id and now < until:
             self.world.fail(f"{key[0]} moves the strict {wants.session} to {relay.device_id}")
-        if relay.device_id != device_id or key not in self._strict:
-            until = self._lifetimes[label] - _LIFETIME_SLACK_SECONDS
-            self._strict[key] = relay.device_id, until
+        self._strict[key] = relay.device_id, self._lifetimes[label] - _LIFETIME_SLACK_SECONDS
 
     def look_at_calm(
         self, lives: Sequence[Life], agents: Sequence[ExitAgent], owners: Sequence[ExitOwner]

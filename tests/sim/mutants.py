@@ -350,6 +350,14 @@ MUTANTS = (
         subject="jobs",
     ),
     Mutant(
+        "jobs: no device hears of a new job",
+        "market.jobs.jobs",
+        '            raise MarketError(error.code, message, field="price_credit") from error\n'
+        "        self.notices.publish_waiting(job_ids)\n",
+        '            raise MarketError(error.code, message, field="price_credit") from error\n',
+        subject="none",
+    ),
+    Mutant(
         "jobs: a device that is full gets more jobs",
         "market.dispatch.claims",
         "        elif room < 1:\n",

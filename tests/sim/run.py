@@ -483,9 +483,11 @@ class Simulation:
             " WHERE status IN ('waiting', 'running') ORDER BY id"
         ):
             is_old = status == "waiting" and not attempts and created_at < until
-            # A daemon that was killed may have sent no notice of its jobs. The others find them
-            # within a minute, and the devices stop before.
+            # A daemon that was killed, or whose request was cancelled after the commit, may have
+            # sent no notice of its jobs. Daemons find them within a minute, and the devices stop
+            # before.
             is_old = is_old and self._posted_at.get(job_id) in living
+            is_old = is_old and f"{title} post" not in self.network.cancelled
             if is_old and title in single and idle and not self._has_clocks():
                 self.world.fail(f"job {job_id[-6:]} waits, and {idle[0].name} has nothing to do")
             await self._cancel(user_id, job_id)

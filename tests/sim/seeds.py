@@ -87,6 +87,10 @@ FAILED: dict[int, str] = {
     1796009100000031: "the rule of deploys asked for readiness at a time before the replicas",
     1796011149000112: "the rule of prices gave other nodes no time to see that an owner wants more",
     1796011149000898: "the rule of webhooks forgot that an owner enables an endpoint that was gone",
+    1796055789900136: "the rule of jobs forgot that a cancelled request sends no notice of its job",
+    1796057076900077: "a cancelled end was taken back though it was stored, and gave bytes away",
+    1796057076000032: "as above: bytes went out under the closed lease",
+    1796011149001081: "the rule of strict labels forgot that a node may bind one alone for a while",
 }
 # As above, each with the subject of its run.
 FAILED_OF: dict[tuple[int, str], str] = {

@@ -22,8 +22,8 @@ class Binding:
     """The exit of a label, until a time.
 
     `country` is the place of its first exit. `lifetimes` counts those that are over: each begins
-    elsewhere on the ring. `has_moved` says that the label has another exit than before, and that
-    its buyer does not know it yet.
+    elsewhere on the ring. `is_used` says that the buyer has left through it, and `has_moved` that
+    the label has another exit than before and its buyer does not know it yet.
 
     Where several nodes agree on exits (`exits/choosing/labels.py`), these know the label by
     `label`. `agreed_id` is the device that was agreed on last, and `agreement` says whether that
@@ -36,6 +36,7 @@ class Binding:
         "country",
         "device_id",
         "has_moved",
+        "is_used",
         "label",
         "lifetimes",
         "until",
@@ -47,6 +48,7 @@ class Binding:
         self.until = until
         self.lifetimes = lifetimes
         self.has_moved = False
+        self.is_used = False
         self.label = ""
         self.agreed_id = ""
         self.agreement = 0

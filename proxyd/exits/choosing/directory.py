@@ -260,10 +260,10 @@ class Directory(Generic[Exit]):
         The caller passes the answer on to the buyer, with the exit.
         """
         binding = self._bindings.get(wants, session_id) if wants.session else None
-        if binding is None or not binding.has_moved:
+        if binding is None:
             return False
-        binding.has_moved = False
-        return True
+        has_moved, binding.has_moved, binding.is_used = binding.has_moved, False, True
+        return has_moved
 
     def forget(self, session_id: str) -> None:
         """Forget a session that is over: its bindings and its last exit."""

@@ -226,8 +226,9 @@ class Labels:
         # The lifetime of a label ends at one time on all nodes.
         binding.country, binding.until = row.country, time + row.until - now
         if row.device_id != chosen:
-            # If the buyer had another exit before, it gets a notice of the change.
-            binding.has_moved = bool(agreed) and agreed != row.device_id
+            # If the buyer had another exit before, it gets a notice of the change. It had the one
+            # that was chosen here alone, if it left while no other node was there to agree.
+            binding.has_moved = agreed != row.device_id if agreed else binding.is_used
         elif replaced:
             self._tell_moved(session_id, label)
 

@@ -1,6 +1,7 @@
 """Buying, listing and ending sessions, on both engines."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from support.market.books import available, revenue
@@ -104,12 +105,46 @@ async def test_an_ending_that_cannot_be_written_is_taken_back(market: Market) ->
     await market.bandwidth.end(user, bought.session_id)
 
 
+@pytest.mark.both_engines
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_an_end_whose_request_is_cancelled_is_taken_back_only_if_it_was_not_stored(
+    market: Market, monkeypatch: pytest.MonkeyPatch, is_stored: bool
+) -> None:
+    user = await market.person("10")
+    bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
+    write, was_sent, is_answered = market.store.write, asyncio.Event(), asyncio.Event()
+
+    async def answer_late(*args: Any, **kwargs: Any) -> Any:
+        result = await write(*args, **kwargs) if is_stored else None
+        was_sent.set()
+        await is_answered.wait()
+        if not is_stored:
+            raise UnavailableError("the test says so")
+        return result
+
+    monkeypatch.setattr(market.store, "write", answer_late)
+    request = asyncio.create_task(market.bandwidth.end(user, bought.session_id))
+    await was_sent.wait()
+    request.cancel()
+    await asyncio.wait([request], timeout=0)
+    assert market.traffic.restored == []  # the outcome is not known yet
+    is_answered.set()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    assert market.traffic.restored == ([] if is_stored else [bought.session_id])
+    [session] = await market.bandwidth.page(user, status=None, before="", limit=10)
+    assert session.status == (SessionStatus.ENDED if is_stored else SessionStatus.ACTIVE)
+
+
 async def test_a_session_that_cannot_be_ended_holds_up_no_other(
     market: Market, caplog: pytest.LogCaptureFixture
 ) -> None:
     market.bandwidth.expire_max_sessions = 2
     user = await market.person("10")
-    bought = [await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None) for _ in range(5)]
+    bought = []
+    for _ in range(5):
+        bought.append(await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None))
+        market.clock.now += 1  # they end in this order
     oldest = [each.session_id for each in bought[:2]]
     market.clock.now += 31 * 86_400
     async with market.without_hold(bought[0]), market.without_hold(bought[1]):

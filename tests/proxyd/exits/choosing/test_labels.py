@@ -55,12 +55,16 @@ class Session:
 
 @dataclass
 class Cluster:
-    """Three daemons, a session, and devices by their identifiers."""
+    """Three daemons, a session, and devices by their identifiers.
+
+    `headers` are the headers about the exit in the last answer.
+    """
 
     services: list[Service]
     session: Session
     port: int
     devices: dict[str, Device]
+    headers: tuple[str, ...] = ()
 
     async def attach(self, number: int) -> str:
         """Attach one more device, to a daemon by its number."""
@@ -87,6 +91,7 @@ class Cluster:
             exits.reactor.poller.forget(outcome.fileno())
             outcome.close()
             via.attached.places.give(via.place)
+            self.headers = via.headers
             over.set_result(via.attached.device_id)
 
         wants = parse(f"country-xx-session-{label}")
@@ -250,6 +255,33 @@ async def test_a_store_that_is_away_refuses_no_buyer(
     seen = await three.use(1, 5)
     assert not any(isinstance(exit_, Failure) for exits in seen.values() for exit_ in exits)
     assert {len(each) for each in seen.values()} == {1}  # all look for it in the same way
+
+
+async def test_a_buyer_hears_that_an_exit_of_one_node_alone_gives_way_to_the_agreed_one(
+    three: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, _ = three.services
+
+    async def away(*_: object, **__: object) -> None:
+        raise UnavailableError("the test says so")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(labels_of(first)._store, "write", away)
+        patch.setattr(labels_of(first)._store, "read", away)
+        alone = await three.dial(first, "label0-strict")
+    agreed = next(each for each in three.devices if each != alone)
+    row = BindingRow(agreed, "xx", clock.seconds() + 600)
+    label = hash_of(parse("country-xx-session-label0-strict"))
+    now = clock.seconds()
+    await second.daemon.store.write(
+        queries.bind, three.session.id, label, row, replaced="", now=now
+    )
+    labels_of(first)._away_until = 0.0
+    assert await three.dial(first, "label0-strict") == agreed
+    assert three.headers[1:] == ("X-Exit-Changed: 1",)
+    assert await three.dial(second, "label0-strict") == agreed
+    assert await three.dial(first, "label0-strict") == agreed
+    assert three.headers[1:] == ()
 
 
 @bounded(exit_bounds(labels=LabelBounds(answer_seconds=0.05)))
