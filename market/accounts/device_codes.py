@@ -158,9 +158,10 @@ class DeviceCodes:
         if row.status == "denied":
             return Code.ACCESS_DENIED
         if row.status == "approved" and row.user_id is not None:
-            # First, as in each transaction that ends a login: that one denies the approval.
-            await users.lock(tx, row.user_id)
+            # The account comes before its user. The end of a login also locks the user, and denies
+            # the approval.
             await lock_user(tx, row.user_id)
+            await users.lock(tx, row.user_id)
             if not await queries.redeem(tx, row.id, now):
                 # By another request at the same time, or a login has ended and took it back.
                 present = await queries.find_by_device(tx, device_hash)

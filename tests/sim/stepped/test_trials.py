@@ -78,6 +78,7 @@ async def test_each_unit_meets_others_as_if_one_came_after_the_other(site: Site)
     assert not failed, failed
     # A function that is missing here needs an action in `tests/sim/stepped/topics`.
     assert lockers() - trials.lockers == set()
+    assert trials.late == set(), "a user's account of credits is locked before the user"
 
 
 @pytest.mark.long
