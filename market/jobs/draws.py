@@ -109,7 +109,7 @@ async def draw(
 
     An attempt that was paid before is not paid again. The same transaction pays the amount due
     (`pay`), after it has changed the reputation of the device: reputations are locked before
-    accounts, and accounts before the worker to whom the row of the pay refers.
+    accounts, and accounts before the row of the pay, which refers to the worker.
 
     Args:
         tx: the transaction, which has locked the job.

@@ -17,7 +17,7 @@ _AVAILABLE = re.compile(r"user:(.*):available:")
 
 
 class Held:
-    """What a transaction has locked so far.
+    """The locks of a transaction so far.
 
     Args:
         referring: the tables whose rows refer to users.
@@ -29,7 +29,7 @@ class Held:
         self._accounts: set[str] = set()
 
     def ran(self, sql: str, values: dict[str, Value]) -> None:
-        """Note the users to whom a new row refers."""
+        """Note the users of a new row."""
         into = _INTO.match(sql)
         if into is not None and into[1] in self._referring:
             self._users.update(_UUID.findall(" ".join(map(str, values.values()))))
