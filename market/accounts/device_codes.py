@@ -170,10 +170,11 @@ class DeviceCodes:
             scopes = tuple(Scope(scope) for scope in row.scopes.split(","))
             new = NewKey(name=row.client_name, scopes=scopes)
             return await issue(tx, self._context, row.user_id, new, "device", self._letters)
-        is_too_soon = now < row.next_poll_at
-        interval = row.interval_seconds + (SLOWER_SECONDS if is_too_soon else 0)
-        await queries.pace(tx, row.id, interval_seconds=interval, next_poll_at=now + interval)
-        return Code.SLOW_DOWN if is_too_soon else Code.AUTHORIZATION_PENDING
+        if await queries.pace(tx, row.id, now):
+            return Code.AUTHORIZATION_PENDING
+        # Too soon, or another request with the code came at the same time.
+        await queries.slow_down(tx, row.id, now, more_seconds=SLOWER_SECONDS)
+        return Code.SLOW_DOWN
 
 
 async def _begin(

@@ -21,6 +21,12 @@ FAILED = {
     Pair("accounts", "ends a login", "gets the key of a program"): (
         "a program that was denied meanwhile got `expired_token`, not `access_denied`"
     ),
+    Pair(
+        "accounts", "asks for a key before the approval", "asks for a key before the approval"
+    ): "two requests at the same time were told to wait, and none to slow down",
+    Pair("accounts", "gets the key of a program", "closes the account"): (
+        "a deadlock: one locked the user before the account, the other one after it"
+    ),
     Pair("accounts", "approves a program", "denies a program"): (
         "a deadlock: a denial locked the request, and then its user by the reference to it"
     ),
