@@ -563,6 +563,9 @@ ABOUT_SEVERAL = {
     "tests/proxyd/exits/dialling/test_failover.py": (
         "proxyd/exits/dialling/dial.py with the choice of proxyd/exits/choosing/directory.py"
     ),
+    "tests/proxyd/outbound/test_late_charges.py": (
+        "market/payments/payments.py with proxyd/outbound/stripe_cards.py over HTTP"
+    ),
     "tests/proxyd/outbound/test_stripe_live.py": "proxyd/outbound/stripe.py at the real provider",
     "tests/proxyd/test_imports.py": "what each command imports",
     "tests/proxyd/test_new_accounts.py": "limits of new accounts, from the settings to the proxy",

@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from market.base.errors import Code, MarketError
+from market.events.idempotency import Outcome, Receipt
 from market.money import ledger
 from market.money.money import Currency
 from storage.engines.store import Transaction
@@ -57,10 +58,26 @@ class CurrentBounds:
 async def lock_user(tx: Transaction, user_id: str) -> None:
     """Serialise the transactions that add open objects to a user.
 
-    The lock is on an account, not on the user: a hold locks accounts last, so the order of locks
-    stays the same everywhere.
+    The lock is on an account, not on the user. All transactions lock in one order: deploys, jobs,
+    reputations, accounts, users. A new row that refers to a user also locks that user, so the
+    account comes before the row. A purchase, the closing and the erasure of an account meet there.
     """
     await tx.lock("accounts", [ledger.available(user_id, Currency.CREDIT)])
+
+
+async def lock_and_keep(
+    tx: Transaction, user_id: str, receipt: Receipt[Outcome] | None, outcome: Outcome
+) -> None:
+    """Lock a user (`lock_user`), and then keep the reply to a request with an Idempotency-Key.
+
+    The reply refers to the user, so it comes after the account.
+
+    Raises:
+        Replayed, MarketError: as `Receipt.keep`.
+    """
+    await lock_user(tx, user_id)
+    if receipt is not None:
+        await receipt.keep(tx, outcome)
 
 
 def require(amount: int, most: int, code: Code, *, field: str | None = None) -> None:

@@ -158,9 +158,10 @@ class DeviceCodes:
         if row.status == "denied":
             return Code.ACCESS_DENIED
         if row.status == "approved" and row.user_id is not None:
-            # First, as in each transaction that ends a login: that one denies the approval.
-            await users.lock(tx, row.user_id)
+            # The account comes before its user. The end of a login also locks the user, and denies
+            # the approval.
             await lock_user(tx, row.user_id)
+            await users.lock(tx, row.user_id)
             if not await queries.redeem(tx, row.id, now):
                 # By another request at the same time, or a login has ended and took it back.
                 present = await queries.find_by_device(tx, device_hash)
@@ -169,10 +170,11 @@ class DeviceCodes:
             scopes = tuple(Scope(scope) for scope in row.scopes.split(","))
             new = NewKey(name=row.client_name, scopes=scopes)
             return await issue(tx, self._context, row.user_id, new, "device", self._letters)
-        is_too_soon = now < row.next_poll_at
-        interval = row.interval_seconds + (SLOWER_SECONDS if is_too_soon else 0)
-        await queries.pace(tx, row.id, interval_seconds=interval, next_poll_at=now + interval)
-        return Code.SLOW_DOWN if is_too_soon else Code.AUTHORIZATION_PENDING
+        if await queries.pace(tx, row.id, now):
+            return Code.AUTHORIZATION_PENDING
+        # Too soon, or another request with the code came at the same time.
+        await queries.slow_down(tx, row.id, now, more_seconds=SLOWER_SECONDS)
+        return Code.SLOW_DOWN
 
 
 async def _begin(

@@ -197,6 +197,7 @@ class ApiKeys:
         """
 
         async def unit(tx: Transaction) -> IssuedKey:
+            await lock_user(tx, user_id)
             await require_current(tx, user_id, self._now(), Maker(login_id))
             return await issue(tx, self._context, user_id, new, "login", self._letters)
 
@@ -250,6 +251,7 @@ class ApiKeys:
         overlap_seconds = overlap_hours * 3_600
 
         async def unit(tx: Transaction) -> IssuedKey:
+            await lock_user(tx, user_id)  # another transaction that rolls or changes the key waits
             await require_current(tx, user_id, self._now(), Maker(login_id))
             return await _roll(tx, self._context, user_id, key_id, overlap_seconds=overlap_seconds)
 
@@ -322,7 +324,7 @@ async def issue(
     Args:
         tx: the transaction.
         context: identifiers, the time, and the notifications.
-        user_id: the owner of the key.
+        user_id: the owner of the key; the caller has locked them (`bounds.lock_user`).
         new: the fields of the key.
         created_by: "login", or "device" if a device requested it.
         letters: e-mails to users; the caller wakes their sender.
@@ -393,7 +395,6 @@ async def _with_owner(tx: Transaction, key_hash: str) -> _Found | None:
 
 
 async def _add(tx: Transaction, context: Context, row: KeyRow) -> None:
-    await lock_user(tx, row.user_id)
     await queries.forget_ended(tx, row.user_id, before=row.created_at - KEPT_SECONDS)
     live = await queries.count_live(tx, row.user_id, row.created_at)
     require(live + 1, KEYS_MAX, Code.TOO_MANY_KEYS)
@@ -458,7 +459,6 @@ async def _roll(
     tx: Transaction, context: Context, user_id: str, key_id: str, *, overlap_seconds: int
 ) -> IssuedKey:
     now = context.now()
-    await lock_user(tx, user_id)  # another transaction that rolls or changes the key waits
     row = await _own(tx, user_id, key_id)
     if overlap_seconds:
         has_ended = not await queries.end_by(tx, key_id, expires_at=now + overlap_seconds, now=now)

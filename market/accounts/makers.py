@@ -24,7 +24,7 @@ async def require_current(tx: Transaction, user_id: str, now: int, maker: Maker)
 
     Args:
         tx: the transaction that makes something.
-        user_id: the user; the lock comes before all others, as everywhere.
+        user_id: the user; the caller locks their accounts before, if it locks any.
         now: UTC seconds.
         maker: the login or API key that makes it.
 
@@ -46,7 +46,7 @@ async def require_fresh(tx: Transaction, user_id: str, now: int, maker: Maker) -
 
     Args:
         tx: the transaction that makes something.
-        user_id: the user; the lock comes before all others, as everywhere.
+        user_id: the user; the caller locks their accounts before, if it locks any.
         now: UTC seconds.
         maker: the login that makes it; an API key is always fresh.
 

@@ -7,6 +7,7 @@ bonus that is not paid at once is pending, and `pay_due` pays it as soon as it m
 
 import logging
 import secrets
+from collections.abc import Awaitable, Callable
 from enum import Enum, StrEnum, auto
 
 from msgspec import Struct
@@ -226,10 +227,12 @@ async def refer(
     now: int,
     is_new: bool = False,
     chain_max: int = CHAIN_MAX,
+    keep: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Record the referrer of a user, and pay both as soon as that is permitted.
 
-    A new user (`is_new`) has not referred another user yet, so a circle is impossible.
+    A new user (`is_new`) has not referred another user yet, so a circle is impossible. `keep`
+    stores the reply to a request with a key, after the accounts are locked.
 
     Raises:
         MarketError: `referral_code_not_found`, `own_referral_code`, `referral_already_applied`,
@@ -238,6 +241,11 @@ async def refer(
     # One at a time: two who apply each other's codes at once must not both succeed.
     await tx.lock("accounts", [ledger.rewards(Currency.CREDIT)])
     referrer = await queries.owner_of(tx, code)
+    # Before the rows that refer to both users, as in a purchase.
+    both = {user_id} if referrer is None else {user_id, referrer}
+    await tx.lock("accounts", sorted(ledger.available(each, Currency.CREDIT) for each in both))
+    if keep is not None:
+        await keep()
     if referrer is None:
         raise MarketError(Code.REFERRAL_CODE_NOT_FOUND, field="referral_code")
     if referrer == user_id:
@@ -274,8 +282,10 @@ async def _apply(
     *,
     chain_max: int,
 ) -> None:
-    if receipt is not None:
-        await receipt.keep(tx, new.applied)
+    async def keep() -> None:
+        if receipt is not None:
+            await receipt.keep(tx, new.applied)
+
     await refer(
         tx,
         context,
@@ -285,6 +295,7 @@ async def _apply(
         transfer_id=new.transfer_id,
         now=new.now,
         chain_max=chain_max,
+        keep=keep,
     )
 
 

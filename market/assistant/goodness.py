@@ -289,7 +289,8 @@ async def pay(
     # One payment at a time: of two similar photos, or two rewards below one cap, one must see the
     # other.
     source = ledger.rewards(Currency.CREDIT)
-    await tx.lock("accounts", [source])
+    account = ledger.available(reward.user_id, Currency.CREDIT)
+    await tx.lock("accounts", sorted((source, account)))
     decision = await refusal(tx, reward, likeness, terms)
     if decision is not None:
         return decision
@@ -297,7 +298,7 @@ async def pay(
     for number, each in enumerate(likeness.prints):
         row = PrintRow(each.bits, each.detail)
         await queries.insert_print(tx, reward.id, number, row, bands(each.bits))
-    movement = Movement(source, ledger.available(reward.user_id, Currency.CREDIT), reward.amount)
+    movement = Movement(source, account, reward.amount)
     key = f"goodness:{reward.id}"
     transfer = Transfer(
         transfer_id,

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from market.accounts.bounds import Bounds, lock_user, require
+from market.accounts.bounds import Bounds, lock_and_keep, require
 from market.accounts.levels import Limited, NewAccounts, require_email
 from market.accounts.personal import FULL_PERCENT, bounds_of, part_of, price_percent_of
 from market.accounts.spending import Spender, reporting_limits, spend
@@ -564,13 +564,11 @@ async def _buy(
     *,
     transfer_id: str,
 ) -> None:
-    if receipt is not None:
-        await receipt.keep(tx, sale.purchase)
     session = sale.session
+    await lock_and_keep(tx, session.user_id, receipt, sale.purchase)
     await queries.insert(tx, session)
     if sale.addresses:
         await _take(tx, sale)
-    await lock_user(tx, session.user_id)
     await require_may_buy(tx, session.user_id)
     await require_email(tx, session.user_id, new_accounts, session.created_at)
     if await price_percent_of(tx, session.user_id, session.created_at) != sale.percent:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from market.accounts.bounds import Bounds
+from market.accounts.bounds import Bounds, lock_and_keep
 from market.accounts.spending import Spender, reporting_limits, spend
 from market.accounts.suspensions import require_may_buy
 from market.base.errors import Code, MarketError
@@ -362,8 +362,7 @@ class Deploys:
         spec_of(template, deploy.job_type, whole)
 
         async def begin(tx: Transaction) -> list[str]:
-            if receipt is not None:
-                await receipt.keep(tx, deploy)
+            await lock_and_keep(tx, deploy.user_id, receipt, deploy)
             await queries.insert(tx, deploy)
             begun = await self._rollouts.begin(tx, deploy, template, strategy, price_credit)
             await spend(tx, spender, deploy.currency, deploy.price, deploy.created_at)
@@ -445,8 +444,7 @@ async def _create(
     receipt: Receipt[DeployRow] | None,
     spender: Spender | None,
 ) -> None:
-    if receipt is not None:
-        await receipt.keep(tx, deploy)
+    await lock_and_keep(tx, deploy.user_id, receipt, deploy)
     await queries.insert(tx, deploy)
     await put_up(tx, context, replicas, bounds)
     await require_may_buy(tx, deploy.user_id)

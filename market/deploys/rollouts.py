@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from market.accounts.bounds import lock_user, require
+from market.accounts.bounds import lock_and_keep, lock_user, require
 from market.accounts.personal import bounds_of
 from market.accounts.spending import Spender, reporting_limits, spend
 from market.accounts.suspensions import require_may_buy
@@ -277,6 +277,9 @@ class Rollouts:
             raise MarketError(Code.PAYLOAD_INVALID, NO_CHANGE)
 
         async def revise(tx: Transaction) -> tuple[int, Done]:
+            if replicas is not None:  # before the new rows refer to the buyer
+                await _own(tx, user_id, deploy_id)
+                await _lock_replicas(tx, await queries.present(tx, [deploy_id]))
             revision, done = await self._revise(tx, user_id, deploy_id, change, receipt), Done()
             if replicas is not None:
                 done = await self._scale(tx, user_id, deploy_id, replicas, spender)
@@ -498,7 +501,6 @@ class Rollouts:
             progressed_at=deploy.created_at,
             problem=None,
         )
-        await lock_user(tx, deploy.user_id)
         await require_may_buy(tx, deploy.user_id)
         await queries.insert(tx, rollout)
         # Each of them is processed repeatedly, even without replicas.
@@ -520,8 +522,7 @@ class Rollouts:
         cause: str = "revision",
     ) -> int:
         deploy, rollout = await _own(tx, user_id, deploy_id)
-        if receipt is not None:
-            await receipt.keep(tx, rollout.revision + 1)
+        await lock_and_keep(tx, user_id, receipt, rollout.revision + 1)
         revisions = await queries.revisions(tx, deploy_id)
         last = revisions[0]
         says_secrets = change.secrets is not None  # and so those of before need not be readable
@@ -539,8 +540,7 @@ class Rollouts:
         receipt: Receipt[int] | None = None,
     ) -> int:
         deploy, rollout = await _own(tx, user_id, deploy_id)
-        if receipt is not None:
-            await receipt.keep(tx, rollout.revision + 1)
+        await lock_and_keep(tx, user_id, receipt, rollout.revision + 1)
         found = _earlier(await queries.revisions(tx, deploy_id), rollout.revision, revision)
         if found is None:
             raise MarketError(Code.REVISION_NOT_FOUND, field="revision")
@@ -672,18 +672,7 @@ class Rollouts:
         self, tx: Transaction, rows: Sequence[PresentRow], *, are_replaced: bool = True
     ) -> list[JobRow]:
         """Stop replicas and pay their work so far. Return their jobs as they were before."""
-        if not rows:
-            return []
-        await tx.lock("jobs", sorted(row.job_id for row in rows))
-        jobs = [await job_queries.find(tx, row.job_id) for row in rows]
-        running = [
-            job
-            for job in jobs
-            if job is not None and job.status in (JobStatus.WAITING, JobStatus.RUNNING)
-        ]
-        # Lock all accounts in one call: every caller locks accounts in the same order.
-        accounts = {account for job in running for account in await accounts_of(tx, job)}
-        await tx.lock("accounts", sorted(accounts))
+        running = await _lock_replicas(tx, rows)
         for job in running:
             await self._jobs.outcomes.stop(tx, job, self._jobs.outcomes.moment())
             if are_replaced:
@@ -728,6 +717,7 @@ class Rollouts:
             replicas.append((job, row, replica))
         new = self._identifiers.new
         jobs = [(job, new()) for job, _, _ in replicas]
+        await lock_user(tx, deploy.user_id)
         await put_up(tx, self._context, jobs, self._jobs.bounds())
         for _, row, replica in replicas:
             await spec_queries.insert(tx, row)
@@ -899,6 +889,23 @@ async def _own(
     if rollout.state == "over" and not may_be_over:
         raise MarketError(Code.DEPLOY_OVER)
     return deploy, rollout
+
+
+async def _lock_replicas(tx: Transaction, rows: Sequence[PresentRow]) -> list[JobRow]:
+    """Lock replicas, and then the accounts that their ends change. Return the open jobs."""
+    if not rows:
+        return []
+    await tx.lock("jobs", sorted(row.job_id for row in rows))
+    jobs = [await job_queries.find(tx, row.job_id) for row in rows]
+    running = [
+        job
+        for job in jobs
+        if job is not None and job.status in (JobStatus.WAITING, JobStatus.RUNNING)
+    ]
+    # Lock all accounts in one call: every caller locks accounts in the same order.
+    accounts = {account for job in running for account in await accounts_of(tx, job)}
+    await tx.lock("accounts", sorted(accounts))
+    return running
 
 
 async def _require_buyer(tx: Transaction, user_id: str) -> None:

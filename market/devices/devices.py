@@ -158,15 +158,16 @@ class Devices:
         worker_token = WorkerToken(token, device.id)
 
         async def unit(tx: Transaction) -> None:
+            await lock_user(tx, user_id)
             await require_current(tx, user_id, self._now(), maker)
+            if receipt is not None:
+                await receipt.keep(tx, worker_token)
             await _create(
                 tx,
                 self._context,
                 device,
-                worker_token,
                 bounds=self._bounds(),
                 maker=maker,
-                receipt=receipt,
             )
 
         await self._store.write(unit)
@@ -308,15 +309,10 @@ async def _create(
     tx: Transaction,
     context: Context,
     device: DeviceRow,
-    worker_token: WorkerToken,
     *,
     bounds: Bounds,
     maker: Maker,
-    receipt: Receipt[WorkerToken] | None,
 ) -> None:
-    if receipt is not None:
-        await receipt.keep(tx, worker_token)
-    await lock_user(tx, device.user_id)
     await queries.insert(tx, device)
     if maker.purse_id is not None:
         await made_by_keys.note_device(tx, device.id, maker.purse_id)

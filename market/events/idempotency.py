@@ -95,7 +95,8 @@ class Receipt(Struct, Generic[Outcome], frozen=True):
         """Store the reply for repetitions of the request.
 
         Call this before the work. Of two requests at the same time the second waits here for the
-        first, so that effects of the first cannot cause a refusal of the second.
+        first, so that effects of the first cannot cause a refusal of the second. The row refers to
+        the user, so the account of the user is locked before (`bounds.lock_and_keep`).
 
         Args:
             tx: the transaction that does the work.

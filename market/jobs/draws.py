@@ -53,12 +53,14 @@ class Drawn(Struct, frozen=True):
         had: the same, before this attempt.
         worked: seconds of work of this attempt, paid or not; 0 if it never became ready.
         due: the payment for this attempt; None for no payment.
+        served: the paid seconds in which it could be used.
     """
 
     left: int
     had: int
     worked: int = 0
     due: DrawRow | None = None
+    served: int = 0
 
 
 class Drawing(Struct, frozen=True):
@@ -85,6 +87,15 @@ class _Time(Struct, frozen=True):
     worked: int = 0
 
 
+async def due_now(tx: Transaction, job: JobRow, replica: ReplicaRow, how: Drawing) -> int:
+    """Return the pay of the attempt at a replica if its buyer ended it now.
+
+    In micro-units of its hold. Nothing is changed.
+    """
+    drawn = await _measure(tx, job, replica, how)
+    return 0 if drawn.due is None else drawn.due.amount
+
+
 async def draw(
     tx: Transaction,
     job: JobRow,
@@ -94,11 +105,11 @@ async def draw(
     is_lost: bool = False,
     is_devices_fault: bool = False,
 ) -> Drawn:
-    """Record the pay of the ending attempt at a replica.
+    """Return the pay of an attempt at a replica that ends now, and record its time of use.
 
     An attempt that was paid before is not paid again. The same transaction pays the amount due
     (`pay`), after it has changed the reputation of the device: reputations are locked before
-    accounts.
+    accounts, and accounts before the row of the pay, which refers to the worker.
 
     Args:
         tx: the transaction, which has locked the job.
@@ -109,21 +120,12 @@ async def draw(
         is_devices_fault: whether its device could not do it; the time before it was ready is never
             paid then.
     """
-    drawn, served = await _measure(
+    drawn = await _measure(
         tx, job, replica, how, is_lost=is_lost, is_devices_fault=is_devices_fault
     )
-    if drawn.due is not None:
-        await queries.insert(tx, drawn.due, served_seconds=served)
+    if drawn.due is not None:  # before the attempts that count as failures are counted
+        await queries.set_served(tx, job.id, job.attempts, drawn.served)
     return drawn
-
-
-async def due_now(tx: Transaction, job: JobRow, replica: ReplicaRow, how: Drawing) -> int:
-    """Return the pay of the attempt at a replica if its buyer ended it now.
-
-    In micro-units of its hold. Nothing is changed.
-    """
-    drawn, _ = await _measure(tx, job, replica, how)
-    return 0 if drawn.due is None else drawn.due.amount
 
 
 async def _measure(
@@ -134,19 +136,19 @@ async def _measure(
     *,
     is_lost: bool = False,
     is_devices_fault: bool = False,
-) -> tuple[Drawn, int]:
+) -> Drawn:
     """Return the pay of an attempt, and its seconds of possible use."""
     before = await queries.drawn(tx, job.id, job.attempts)
     left = replica.seconds - before.seconds
     if job.status != JobStatus.RUNNING or job.device_id is None or before.has_last:
-        return Drawn(left, left), 0
+        return Drawn(left, left)
     time = await _time(tx, job, replica, how.now, is_lost=is_lost)
     if is_devices_fault and not time.served:
         time = replace(time, paid=0)
     seconds = min(time.paid, left)
     owner = await device_queries.owner_of(tx, job.device_id)
     if seconds == 0 or owner is None:
-        return Drawn(left, left, time.worked), 0
+        return Drawn(left, left, time.worked)
     used, whole = before.seconds, replica.seconds
     gross = price_of_seconds(job.price_credit, used, seconds, whole)
     amount = price_of_seconds(job.price_held, used, seconds, whole)
@@ -161,7 +163,7 @@ async def _measure(
         earned=earned,
         created_at=how.now,
     )
-    return Drawn(left - seconds, left, time.worked, row), min(time.served, seconds)
+    return Drawn(left - seconds, left, time.worked, row, min(time.served, seconds))
 
 
 async def draw_failed(
@@ -170,7 +172,7 @@ async def draw_failed(
     """Return the pay of an attempt at a job whose own work has failed; None without pay.
 
     It is the price of the attempt's time. The rest of the price is for the rest of the job's time,
-    so each attempt has the same pay for an hour. `record_failed` writes it down.
+    so each attempt has the same pay for an hour. `pay` records and pays it.
 
     Args:
         tx: the transaction, which has locked the job.
@@ -213,12 +215,6 @@ def seconds_max(spec: SpecRow, whole: int) -> int:
     return (spec.timeout_seconds or whole) + int(grace)
 
 
-async def record_failed(tx: Transaction, drawn: Drawn) -> None:
-    """Record the result of `draw_failed`; `pay` follows in the same transaction."""
-    assert drawn.due is not None  # noqa: S101 - else nothing was returned
-    await queries.insert(tx, drawn.due, served_seconds=0)
-
-
 async def drawn_seconds(tx: Transaction, job_id: str) -> int:
     """Return the seconds of a job that attempts were paid for before the present one."""
     return (await queries.drawn(tx, job_id, 0)).seconds
@@ -236,20 +232,24 @@ def price_of_seconds(price: int, used: int, seconds: int, whole: int) -> int:
     return price * (used + seconds) // whole - price * used // whole
 
 
-async def pay(tx: Transaction, job: JobRow, row: DrawRow, hold_id: str, how: Drawing) -> None:
-    """Pay an amount that was drawn for an attempt.
+async def pay(tx: Transaction, job: JobRow, drawn: Drawn, hold_id: str, how: Drawing) -> None:
+    """Record and pay the amount that is due for an attempt; nothing without one.
 
     With a time for review, the money is kept in review until then. The worker is paid in credits,
     also where the hold is in another currency.
 
     Args:
-        tx: the transaction, which has drawn it.
+        tx: the transaction, which has locked the job.
         job: the job before the attempt ended.
-        row: the draw to pay.
+        drawn: the result of `draw` or `draw_failed`.
         hold_id: the hold that pays for it.
         how: the fee, the time and the identifiers from outside.
     """
+    row = drawn.due
+    if row is None:
+        return
     await tx.lock("accounts", sorted(await accounts_of(tx, job)))
+    await queries.insert(tx, row)
     key, currency = f"{hold_id}:attempt:{row.attempt}", Currency(job.currency)
     if how.review_seconds:
         kept = [Payment(ledger.review(currency), row.amount)]

@@ -8,14 +8,13 @@ listeners are notified: devices, readers of logs, and rollouts that replace repl
 
 import logging
 import shlex
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from market.accounts.bounds import Bounds
+from market.accounts.bounds import Bounds, lock_and_keep
 from market.accounts.spending import Spender, reporting_limits
 from market.accounts.suspensions import require_devices
 from market.attempts.attempts import Ending, require_current, slots_left
@@ -61,7 +60,6 @@ FULL = frozenset((Code.TOO_MANY_JOBS, Code.TOO_MANY_FREE_JOBS, Code.TOO_MUCH_JOB
 NOTHING_SAID = Ending()
 OWNER_FULL = "All devices of this owner together have as many jobs as they may; finish one."
 
-Reply = TypeVar("Reply")
 
 _logger = logging.getLogger("jobs")
 
@@ -175,8 +173,11 @@ class Jobs:
             Replayed: this was answered before.
         """
         job = self._posting(user_id, new)
-        keep = _keeping(receipt, job.row.id)
-        await self._put_up(user_id, Order([job], keep=keep, spender=spender))
+
+        async def begin(tx: Transaction) -> None:
+            await lock_and_keep(tx, user_id, receipt, job.row.id)
+
+        await self._put_up(user_id, Order([job], begin, spender=spender))
         return job.row.id
 
     async def create_copies(
@@ -198,7 +199,11 @@ class Jobs:
         job_ids = [each.row.id for each in posted]
         seconds = self._terms.review_seconds(None if new.spec is None else new.spec.review_hours)
         group = CopyGroup(copying, seconds)
-        await self._put_up(user_id, Order(posted, group, _keeping(receipt, job_ids), spender))
+
+        async def begin(tx: Transaction) -> None:
+            await lock_and_keep(tx, user_id, receipt, job_ids)
+
+        await self._put_up(user_id, Order(posted, begin, group, spender))
         return job_ids
 
     def _posting(self, user_id: str, new: NewJob) -> Posting:
@@ -531,13 +536,6 @@ class Jobs:
             return Work(job, image or None, command or None, spec)
         deploy = await deploy_queries.find(tx, job.deploy_id)
         return Work(job, deploy.image, deploy.command) if deploy is not None else Work(job)
-
-
-def _keeping(
-    receipt: Receipt[Reply] | None, reply: Reply
-) -> Callable[[Transaction], Awaitable[None]] | None:
-    """Return the receipt that stores the reply to a request with a key."""
-    return None if receipt is None else lambda tx: receipt.keep(tx, reply)
 
 
 async def _page_open(

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct
 
-from market.accounts.bounds import Bounds, lock_user, require
+from market.accounts.bounds import Bounds, require
 from market.accounts.personal import bounds_of
 from market.accounts.spending import Spender, spend
 from market.accounts.suspensions import require_may_buy
@@ -83,13 +83,14 @@ class Order(Struct, frozen=True):
     Attributes:
         posted: the jobs.
         group: their comparison, if they are copies of each other.
-        keep: begins the transaction: it keeps the reply to a request with a key.
+        begin: begins the transaction: it locks the buyer, and keeps the reply to a request with a
+            key.
         spender: the API key that pays; None where the buyer does so by hand.
     """
 
     posted: Sequence[Posting]
+    begin: Callable[[Transaction], Awaitable[None]]
     group: CopyGroup | None = None
-    keep: Callable[[Transaction], Awaitable[None]] | None = None
     spender: Spender | None = None
 
     @property
@@ -168,8 +169,7 @@ async def create(tx: Transaction, context: Context, order: Order, bounds: Bounds
         MarketError: as `put_up`; `account_suspended`, `spend_limit_reached`.
     """
     posted, group = order.posted, order.group
-    if order.keep is not None:
-        await order.keep(tx)
+    await order.begin(tx)
     await put_up(tx, context, [(each.row, each.transfer_id) for each in posted], bounds)
     await require_may_buy(tx, posted[0].row.user_id)
     for each in posted:
@@ -189,12 +189,13 @@ async def put_up(
 ) -> None:
     """Add jobs of one user, each with the identifier of its transfer, and hold their prices.
 
+    The caller has locked the user (`bounds.lock_user`).
+
     Raises:
         MarketError: `insufficient_funds`, `too_many_jobs`, `too_many_free_jobs`,
             `too_much_job_text`.
     """
     user_id, now = jobs[0][0].user_id, jobs[0][0].created_at
-    await lock_user(tx, user_id)
     for job, transfer_id in jobs:
         hold = HoldRow(hold_of(job.id), job.user_id, job.currency, job.price_held, None)
         await ledger.hold(tx, hold, transfer_id=transfer_id, now=now)

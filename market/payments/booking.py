@@ -37,6 +37,9 @@ from storage.payments.returns import ReturnRow
 
 LOOK_MIN_SECONDS = 60
 OPEN_LOOK_MAX_SECONDS = 6 * 3_600
+# The request of an automatic payment may reach the provider late, and the notice about it may be
+# lost. So an expired one is looked for until this age, at least four hours after the last request.
+FIND_SECONDS = DAY_SECONDS
 # A bank decides about a dispute within months of the payment.
 LAST_LOOK_SECONDS = 200 * DAY_SECONDS
 # Ends the reference of the part of a return that had no room beside a refund that failed later.
@@ -70,11 +73,13 @@ def next_look(row: PaymentRow, returns: Sequence[ReturnRow], now: int) -> int | 
 
     The older a payment is, the rarer are the looks: hooks report changes much sooner.
     """
-    if row.status in (PaymentStatus.EXPIRED, PaymentStatus.FAILED):
-        return None
     age = max(0, now - row.created_at)
-    is_open = row.status == PaymentStatus.OPEN
-    if is_open or any(each.status == ReturnStatus.PENDING for each in returns):
+    may_arrive = row.status == PaymentStatus.OPEN or (
+        row.status == PaymentStatus.EXPIRED and row.is_automatic and age <= FIND_SECONDS
+    )
+    if not may_arrive and row.status in (PaymentStatus.EXPIRED, PaymentStatus.FAILED):
+        return None
+    if may_arrive or any(each.status == ReturnStatus.PENDING for each in returns):
         return now + min(max(LOOK_MIN_SECONDS, age // 4), OPEN_LOOK_MAX_SECONDS)
     if age > LAST_LOOK_SECONDS:
         return None

@@ -577,15 +577,20 @@ class Payments:
         )
 
     async def _expire(self, tx: Transaction, row: PaymentRow) -> None:
-        """End a payment whose page no user has seen; a second look may come after the first end."""
+        """End a payment whose page no user has seen; a second look may come after the first end.
+
+        An automatic payment that was requested is still looked for (`booking.FIND_SECONDS`).
+        """
         await queries.lock(tx, row.id)
-        current = await queries.find(tx, row.id)
+        current, now = await queries.find(tx, row.id), self._now()
         if current is None or current.provider_id is not None:
             return
         before, after = PaymentStatus.OPEN, PaymentStatus.EXPIRED
         before.require_before(after)
-        await queries.move(tx, row.id, before=before, after=after, now=self._now())
-        await queries.plan(tx, row.id, planned=current.next_look_at, next_look_at=None)
+        await queries.move(tx, row.id, before=before, after=after, now=now)
+        expired = row._replace(status=after)
+        next_look_at = booking.next_look(expired, (), now) if row.looked_at else None
+        await queries.plan(tx, row.id, planned=current.next_look_at, next_look_at=next_look_at)
 
     async def _mark(self, tx: Transaction, name: str, notice: Notice) -> str | None:
         """Plan a look at the payment of a notice now, and return its identifier; None without one.
@@ -713,7 +718,7 @@ async def _is_wanted(tx: Transaction, row: PaymentRow, now: int) -> bool:
     """Return whether a payment may be taken now; only an automatic one can have changed."""
     if not row.is_automatic or row.provider_id is not None:
         return True
-    if now - row.created_at > CHARGE_AGAIN_SECONDS:
+    if row.status != PaymentStatus.OPEN or now - row.created_at > CHARGE_AGAIN_SECONDS:
         return False
     top_up = await top_up_queries.find(tx, row.user_id)
     card = await card_queries.find(tx, row.user_id)

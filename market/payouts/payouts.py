@@ -107,6 +107,8 @@ class Payouts:
         now = row.requested_at
 
         async def unit(tx: Transaction) -> PayoutRow:
+            # The accounts come first: a purchase locks them, and then the user by its references.
+            await steps.lock_wallet(tx, row)
             is_automatic = row.usd <= self.terms.automatic
             if is_automatic:
                 # A bonus that came back by a second account leaves by the hand of a person only.
@@ -119,8 +121,6 @@ class Payouts:
                 outcome = row._replace(state=PayoutStatus.APPROVED, decided_at=now)
             if receipt is not None:
                 await receipt.keep(tx, outcome)
-            # The accounts come first: a purchase locks them, and then the user by its references.
-            await steps.lock_wallet(tx, row)
             await require_current(tx, user_id, now, maker)
             standing = await standing_of(tx, user_id, self.terms, now)
             require_all(standing.ticks)

@@ -290,6 +290,10 @@ class ClusterWriter:
 
     # --- the store -------------------------------------------------------------------------------
 
+    def restored(self, session: LiveSession) -> None:
+        """See `Writer.restored`: now, because a notice also says that it has ended."""
+        self._sessions.confirm(session)
+
     def pause(self) -> float:
         """See `Writer.pause`."""
         due = self._asks.first_due(self._report_at)

@@ -201,7 +201,9 @@ class Meter(Admitter):
 
     def restore(self, session_id: str) -> None:
         """See `Traffic.restore`."""
-        self.sessions.restore(session_id)
+        session = self.sessions.restore(session_id)
+        if session is not None:
+            self._writer.restored(session)
 
     def granted(self, port_index: int, addresses: Sequence[str]) -> None:
         """See `Traffic.granted`."""

@@ -142,20 +142,31 @@ class Sessions:
             session.status = status
         return session.usage
 
-    def restore(self, session_id: str) -> None:
-        """Undo a `cut` whose end could not be stored, unless another end was stored."""
+    def restore(self, session_id: str) -> LiveSession | None:
+        """Take back a `cut` whose end could not be stored, unless another end was stored.
+
+        Returns:
+            The session, if it has a lease and no other cut. It is refused until `confirm`.
+        """
         self._cut_unseen.pop(session_id, None)
         session = self._by_id.get(session_id)
         if session is None:
             self._forget_at.pop(session_id, None)
-            return
+            return None
         cuts = max(0, self._cuts.pop(session_id, 0) - 1)
         if cuts:
             self._cuts[session_id] = cuts
-        elif session.lease_id is not None and session.status is not SessionStatus.EXHAUSTED:
+            return None
+        if session.lease_id is None or session.status is SessionStatus.EXHAUSTED:
+            return None
+        self._forget_at.pop(session_id, None)
+        return session
+
+    def confirm(self, session: LiveSession) -> None:
+        """Make a session usable whose cut was taken back, unless it was cut again."""
+        if session.id not in self._cuts and session.status is not SessionStatus.EXHAUSTED:
             session.status = SessionStatus.ACTIVE
             session.mark_changed()
-            self._forget_at.pop(session_id, None)
 
     def end(self, session_id: str, status: SessionStatus) -> None:
         """Note that a session has left the state `active` in the store.

@@ -44,6 +44,9 @@ class Writer(Protocol):
     def spent(self, session: LiveSession) -> None:
         """Act on the delivery of the last byte that was granted."""
 
+    def restored(self, session: LiveSession) -> None:
+        """Act on a session whose end was taken back: make it usable, now or later."""
+
     def pause(self) -> float:
         """Return the seconds until the next write, unless it is woken."""
 
@@ -89,9 +92,13 @@ class SoloWriter:
         self._tallies = tallies
         self._sessions = sessions
         self._settler = settler
+        self._wake = wake
         self.halting = Halting(sessions, Leaving(leases, sessions, wake, cut_seconds=0.0))
         # Sessions whose counts may not be written down: most sessions that are known rest.
         self._changed: set[LiveSession] = set()
+        # Sessions whose end may be stored, although its answer was lost. They are refused until a
+        # report finds their lease.
+        self._doubtful: set[LiveSession] = set()
 
     def made(self, grant: Grant, pace: Pace | None) -> LiveSession:
         """See `Writer.made`."""
@@ -110,6 +117,11 @@ class SoloWriter:
         """See `Writer.spent`: the session is used up."""
         self._settler.exhaust(session)
 
+    def restored(self, session: LiveSession) -> None:
+        """See `Writer.restored`: after the next report."""
+        self._doubtful.add(session)
+        self._wake.set()
+
     def pause(self) -> float:
         """See `Writer.pause`."""
         return FLUSH_SECONDS
@@ -122,6 +134,8 @@ class SoloWriter:
 
     async def stop(self) -> None:
         """See `Writer.stop`."""
+        while self._doubtful:  # their leases are released as well
+            self._sessions.confirm(self._doubtful.pop())
         await self._settler.stop()
         await self.halting.leaving.release()
 
@@ -132,6 +146,7 @@ class SoloWriter:
             usage = session.certain_usage()
             if usage.used_bytes not in (session.reported, session.used):
                 due.append((session, usage))
+        due += [(each, each.certain_usage()) for each in self._doubtful]
         tallies = self._tallies.take()
         if not due and not tallies:
             return
@@ -142,6 +157,13 @@ class SoloWriter:
             raise
         for (session, usage), reply in zip(due, replies, strict=True):
             session.mark_reported(usage)
+            if session in self._doubtful:
+                self._doubtful.remove(session)
+                if isinstance(reply, LeaseState):
+                    self._sessions.confirm(session)
+                else:
+                    self._sessions.forget_later(session.id)
+                continue
             if isinstance(reply, LeaseState) or session.status is not SessionStatus.ACTIVE:
                 continue
             if reply is None:

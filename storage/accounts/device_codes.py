@@ -123,17 +123,30 @@ async def redeem(tx: Transaction, row_id: str, now: int) -> bool:
     return row_count == 1
 
 
-async def pace(tx: Transaction, row_id: str, *, interval_seconds: int, next_poll_at: int) -> None:
-    """Set the time at which a program may ask again."""
+async def pace(tx: Transaction, row_id: str, now: int) -> bool:
+    """Let a program ask again after its interval; False, without a change, if it may not yet."""
+    row_count = await tx.run(
+        """
+        UPDATE device_codes SET next_poll_at = :now + interval_seconds
+        WHERE id = :id AND next_poll_at <= :now
+        """,
+        id=row_id,
+        now=now,
+    )
+    return row_count == 1
+
+
+async def slow_down(tx: Transaction, row_id: str, now: int, *, more_seconds: int) -> None:
+    """Make the interval of a program longer, and have it begin now."""
     await tx.run(
         """
-        UPDATE device_codes
-        SET interval_seconds = :interval_seconds, next_poll_at = :next_poll_at
+        UPDATE device_codes SET interval_seconds = interval_seconds + :more,
+            next_poll_at = :now + interval_seconds + :more
         WHERE id = :id
         """,
         id=row_id,
-        interval_seconds=interval_seconds,
-        next_poll_at=next_poll_at,
+        now=now,
+        more=more_seconds,
     )
 
 

@@ -36,17 +36,21 @@ class UnreadyRow(NamedTuple):
 _COLUMNS = ", ".join(DrawRow._fields)
 
 
-async def insert(tx: Transaction, draw: DrawRow, *, served_seconds: int) -> None:
-    """Record a payment to an attempt, and the part of the paid time in which it could be used."""
+async def insert(tx: Transaction, draw: DrawRow) -> None:
+    """Record a payment to an attempt."""
     await insert_row(tx, "job_draws", **draw._asdict())
+
+
+async def set_served(tx: Transaction, job_id: str, attempt: int, seconds: int) -> None:
+    """Record the part of an attempt's paid time in which it could be used."""
     await tx.run(
         """
         UPDATE job_attempts SET served_seconds = :seconds
         WHERE job_id = :job_id AND attempt = :attempt
         """,
-        job_id=draw.job_id,
-        attempt=draw.attempt,
-        seconds=served_seconds,
+        job_id=job_id,
+        attempt=attempt,
+        seconds=seconds,
     )
 
 

@@ -82,7 +82,7 @@ class Replica(Scripted):
             restarts = await queries.count_restarts(self.tx, self.job.id)
             again_at = self.frame.moment.now + _back_off(restarts)
         await self._move(failure.outcome(JobStatus.WAITING), again_at=again_at)
-        await self._pay_drawn(drawn)
+        await self._pay_drawn(drawn, self._how())
         await spec_queries.set_timeout(self.tx, self.job.id, drawn.left)
         return JobStatus.WAITING
 
@@ -105,14 +105,14 @@ class Replica(Scripted):
         """End the replica, pay its last attempt, and release the rest of the hold."""
         await self._move(outcome)
         await spec_queries.forget_secrets(self.tx, self.job.id)
-        await self._pay_drawn(drawn)
+        await self._pay_drawn(drawn, self._how())
         hold_id, moment = hold_of(self.job.id), self.frame.moment
         await self.tx.lock("accounts", sorted(await draws.accounts_of(self.tx, self.job)))
         await ledger.capture(self.tx, hold_id, [], transfer_ids=moment.resolution, now=moment.now)
         return outcome.status
 
     async def _draw(self, *, is_lost: bool = False, is_devices_fault: bool = False) -> Drawn:
-        """Record the pay of the ending attempt; `_pay_drawn` follows."""
+        """Return the pay of the ending attempt; `_pay_drawn` follows."""
         return await draws.draw(
             self.tx,
             self.job,
@@ -121,10 +121,6 @@ class Replica(Scripted):
             is_lost=is_lost,
             is_devices_fault=is_devices_fault,
         )
-
-    async def _pay_drawn(self, drawn: Drawn) -> None:
-        if drawn.due is not None:
-            await self._pay_due(drawn.due, self._how())
 
     def _how(self) -> Drawing:
         return self._drawing(self.frame.terms.review_seconds(None))

@@ -19,7 +19,6 @@ from market.jobs.pay import hold_of
 from storage.attempts import attempts as attempt_queries
 from storage.attempts.attempts import SpecRow
 from storage.jobs import job_specs as spec_queries
-from storage.jobs.draws import DrawRow
 from storage.jobs.jobs import JobRow
 
 
@@ -123,19 +122,17 @@ class Scripted(Plain):
         new_id = frame.context.identifiers.new
         return Drawing(frame.terms.fee, frame.moment.now, new_id, review_seconds)
 
-    async def _pay_due(self, due: DrawRow, how: Drawing) -> None:
-        """Pay an amount that was drawn for the present attempt."""
-        await draws.pay(self.tx, self.job, due, hold_of(self.job.id), how)
-        if not how.review_seconds:
-            await self._notify_paid(due.user_id, due.earned)
+    async def _pay_drawn(self, drawn: Drawn, how: Drawing) -> None:
+        """Pay the amount that is due for the present attempt."""
+        await draws.pay(self.tx, self.job, drawn, hold_of(self.job.id), how)
+        if drawn.due is not None and not how.review_seconds:
+            await self._notify_paid(drawn.due.user_id, drawn.due.earned)
 
     async def _pay_failed(self, drawn: Drawn, how: Drawing) -> None:
         """Pay an attempt whose own work has failed, while the job waits for the next one.
 
         The next attempt has the time that the rest of the price pays for.
         """
-        assert drawn.due is not None  # noqa: S101 - or there was nothing to pay
-        await draws.record_failed(self.tx, drawn)
-        await self._pay_due(drawn.due, how)
+        await self._pay_drawn(drawn, how)
         least = min(self.spec.timeout_seconds or drawn.left, drawn.left)
         await spec_queries.set_timeout(self.tx, self.job.id, least)

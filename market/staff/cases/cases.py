@@ -213,18 +213,27 @@ class Cases:
             if approval is not None and approval.decided_by in judges:
                 raise MarketError(Code.NOT_PERMITTED, FIRST_JUDGE)
         case = structs.replace(case, void_amount=new.amount)
-        _, changes = await self._carry_out(tx, case, Decision.VOIDED, why)
+        voided = await KINDS[kind].void(tx, context, case)
+        await money.lock(tx, new)  # before the rows that refer to the user
+        _, changes = await self._record(tx, case, Decision.VOIDED, why, voided)
         outcome, moved = await money.post(tx, context, new, posting)
         return outcome, {**changes, **moved}
 
     async def _carry_out(
         self, tx: Transaction, case: Case, decision: Decision, why: str
     ) -> tuple[Outcome, Changes]:
-        """Decide a case, but for its amount."""
-        context, now = self._context, self._context.now()
-        changes: Changes = {"decision": (None, decision)}
+        """Decide a case without an amount."""
+        voided: Changes = {}
         if decision is Decision.VOIDED:
-            changes = {**changes, **await KINDS[case.kind].void(tx, context, case)}
+            voided = await KINDS[case.kind].void(tx, self._context, case)
+        return await self._record(tx, case, decision, why, voided)
+
+    async def _record(
+        self, tx: Transaction, case: Case, decision: Decision, why: str, voided: Changes
+    ) -> tuple[Outcome, Changes]:
+        """Record a decision, but for its amount."""
+        context, now = self._context, self._context.now()
+        changes: Changes = {"decision": (None, decision), **voided}
         await writes.insert(tx, DecisionRow(case.kind, case.id, case.user_id, decision, now))
         await KINDS[case.kind].close(tx, case, now)
         event = CaseDecided(case.id, case.kind.value, decision.value, why)

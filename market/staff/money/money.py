@@ -200,7 +200,7 @@ async def post(
     if payment_id is not None:
         await booking.lock_payment(tx, payment_id)
     pays_debts = new.action is Action.MONEY_DEPOSIT
-    await _lock(tx, new, pays_debts=pays_debts)
+    await lock(tx, new, pays_debts=pays_debts)
     balances = await ledger_queries.balances(tx, account)
     before = balances.balance
     returned = await _check(tx, new, before)
@@ -252,7 +252,7 @@ async def post(
     return outcome, changes
 
 
-async def _lock(tx: Transaction, new: Amount, *, pays_debts: bool) -> None:
+async def lock(tx: Transaction, new: Amount, *, pays_debts: bool = False) -> None:
     """Lock the accounts that an amount moves between."""
     account, house = _user_and_house(new)
     moved = [Movement(account, house, 1)]

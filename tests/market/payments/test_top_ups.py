@@ -20,7 +20,8 @@ from market.base.errors import Code
 from market.erasure import erasing
 from market.money.audit import audit_ledger
 from market.money.money import GB, MICRO
-from market.payments.provider import NewSetup, OpenedSetup, ProviderError
+from market.payments.booking import FIND_SECONDS
+from market.payments.provider import NewCharge, NewSetup, OpenedSetup, ProviderError
 from market.payments.top_ups import NewTopUp, TopUps, month_after, month_of
 from market.staff.stopping import suspending
 from storage.engines.store import Store, Transaction
@@ -453,3 +454,71 @@ async def test_sweeps_share_the_wallets_and_stop_while_the_provider_is_away(
 )
 def test_months_are_those_of_the_calendar(now: int, begin: int, after: int) -> None:
     assert (month_of(now), month_after(now)) == (begin, after)
+
+
+@pytest.mark.both_engines
+async def test_a_charge_that_arrives_after_the_payment_expired_is_credited_once(
+    market: Market, bank: Bank
+) -> None:
+    """The request waits in the network, the user ends the top-up, and the notice is lost."""
+    user = await saved(market, bank)
+    await market.top_ups.set_on(user, PLAN, Maker())
+    requests: list[NewCharge] = []
+    real = bank.cards.charge
+
+    async def slow(charge: NewCharge) -> str:
+        requests.append(charge)
+        raise ProviderError("no answer")
+
+    bank.cards.charge = slow  # type: ignore[method-assign]
+    assert await market.top_ups.sweep() == 1
+    await market.top_ups.end(user)
+    market.clock.now += 700
+    await market.payments.sweep()
+    (row,) = await payments(market, user)
+    assert (row.status, len(requests)) == ("expired", 1)
+    bank.cards.charge = real  # type: ignore[method-assign]
+    await real(requests[0])
+    for _ in range(30):
+        market.clock.now += 3_600
+        await market.payments.sweep()
+    (row,) = await payments(market, user)
+    assert (row.status, row.provider_id) == ("paid", f"bank-{requests[0].id}")
+    assert await available(market, user) == 20 * USD
+    await market.payments.receive("bank", HEADERS, bank.notice(row.id))  # the notice, very late
+    market.clock.now += 3
+    await market.payments.sweep()
+    assert (await available(market, user), len(bank.payments)) == (20 * USD, 1)
+
+
+async def test_an_expired_automatic_payment_is_looked_for_for_a_day_and_not_requested(
+    market: Market, bank: Bank
+) -> None:
+    user = await saved(market, bank)
+    await market.top_ups.set_on(user, PLAN, Maker())
+    looks: list[str] = []
+
+    def lost(moment: str) -> None:
+        looks.append(moment)
+        if moment == "charge":
+            raise ProviderError("no answer")
+
+    bank.fail = lost
+    assert await market.top_ups.sweep() == 1
+    await market.top_ups.end(user)
+    market.clock.now += 700
+    await market.payments.sweep()
+    (row,) = await payments(market, user)
+    assert (row.status, looks) == ("expired", ["charge", "find charge"])
+    await market.top_ups.set_on(user, PLAN, Maker())  # with the same card
+    looks.clear()
+    while market.clock.now - row.created_at <= FIND_SECONDS:
+        market.clock.now += 3_600
+        await market.payments.sweep()
+    market.clock.now += DAY
+    await market.payments.sweep()  # the last look, planned within the day
+    assert set(looks) == {"find charge"}
+    looks.clear()
+    market.clock.now += 40 * DAY
+    await market.payments.sweep()
+    assert looks == []

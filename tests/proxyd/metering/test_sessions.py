@@ -26,6 +26,7 @@ async def test_a_cut_that_is_taken_back_leaves_a_session_usable_that_was_being_l
     meter.cut(bought.session_id, SessionStatus.ENDED)
     assert await asking is Refusal.OVER
     meter.restore(bought.session_id)
+    await meter.flush()
     session = await admitted(meter, bought)
     assert isinstance(session, LiveSession)
     assert session.available == GB
@@ -92,19 +93,37 @@ def known(sessions: Sessions) -> LiveSession:
     return session
 
 
+def take_back(sessions: Sessions, session: LiveSession) -> None:
+    """Take a cut of a session back, whose lease is open."""
+    restored = sessions.restore(session.id)
+    if restored is not None:
+        assert restored is session
+        sessions.confirm(session)
+
+
 async def test_a_session_that_was_cut_twice_is_usable_when_both_are_taken_back() -> None:
     sessions = Sessions()
     session = known(sessions)
     for _ in range(2):
         sessions.cut(session.id, SessionStatus.ENDED)
-    sessions.restore(session.id)
+    take_back(sessions, session)
     assert session.status is SessionStatus.ENDED
-    sessions.restore(session.id)
+    take_back(sessions, session)
     assert session.status is SessionStatus.ACTIVE
-    sessions.restore(session.id)
+    take_back(sessions, session)
     sessions.cut(session.id, SessionStatus.ENDED)
-    sessions.restore(session.id)
+    take_back(sessions, session)
     assert session.status is SessionStatus.ACTIVE
+
+
+async def test_a_session_that_is_cut_again_before_its_lease_is_confirmed_stays_refused() -> None:
+    sessions = Sessions()
+    session = known(sessions)
+    sessions.cut(session.id, SessionStatus.ENDED)
+    assert sessions.restore(session.id) is session
+    sessions.cut(session.id, SessionStatus.ENDED)
+    sessions.confirm(session)
+    assert session.status is SessionStatus.ENDED
 
 
 async def test_a_stored_end_is_not_taken_back_by_a_request_that_gave_up_on_its_answer() -> None:
@@ -113,7 +132,7 @@ async def test_a_stored_end_is_not_taken_back_by_a_request_that_gave_up_on_its_a
     session = known(sessions)
     sessions.cut(session.id, SessionStatus.ENDED)
     sessions.end(session.id, SessionStatus.ENDED)  # the notice comes before the answer
-    sessions.restore(session.id)
+    take_back(sessions, session)
     assert session.status is SessionStatus.ENDED
 
 
@@ -122,7 +141,7 @@ async def test_an_exhausted_session_is_not_made_usable_by_a_cut_that_is_taken_ba
     session = known(sessions)
     session.status = SessionStatus.EXHAUSTED
     sessions.cut(session.id, SessionStatus.ENDED)
-    sessions.restore(session.id)
+    take_back(sessions, session)
     assert session.status is SessionStatus.EXHAUSTED
 
 

@@ -3,14 +3,17 @@
 import pytest
 from support.market.exits import exit_device
 from support.market.market import Market
-from support.market.metering import Stalled, bought_and_used, node_of, use, written
+from support.market.metering import Stalled, admitted, bought_and_used, node_of, use, written
 
 from market.bandwidth.leases import Ask, LeaseReply, Leases, Tally, Usage
 from market.bandwidth.notices import Notice, Topic
 from market.base.states import SessionStatus
+from market.money.money import GB
 from proxyd.metering.cluster_writer import ClusterTimes
 from proxyd.metering.meter import Meter, MeterBounds
 from proxyd.metering.session import LiveSession
+from proxyd.wire.events import Refusal
+from storage.bandwidth import sessions as session_queries
 from storage.engines.errors import UnavailableError
 from storage.engines.store import Transaction
 
@@ -69,6 +72,47 @@ async def test_the_bytes_of_a_session_are_written_down_after_a_cut_that_is_taken
     meter.restore(session.id)
     await meter.flush()
     assert await written(market, session) == 1
+
+
+async def test_a_stored_end_whose_answer_was_lost_lets_no_client_in(
+    market: Market, meter: Meter
+) -> None:
+    """The bytes of such a client were not billed."""
+    user = await market.person("10")
+    bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
+    session = await admitted(meter, bought)
+    usage = meter.cut(bought.session_id, SessionStatus.ENDED)
+    await market.leases.end(bought.session_id, SessionStatus.ENDED, usage)
+    meter.restore(bought.session_id)
+    assert await admitted(meter, bought) is Refusal.OVER
+    await meter.flush()
+    assert await admitted(meter, bought) is Refusal.OVER
+    assert isinstance(session, LiveSession)
+    assert session.available == GB
+
+
+async def test_a_session_whose_end_was_not_stored_is_usable_after_a_report(
+    market: Market, meter: Meter
+) -> None:
+    [session] = await bought_and_used(market, meter, 1)
+    meter.cut(session.id, SessionStatus.ENDED)
+    meter.restore(session.id)
+    assert not session.is_leased
+    await meter.flush()
+    assert session.is_leased
+
+
+async def test_a_stop_releases_a_session_whose_end_is_in_doubt(
+    market: Market, meter: Meter
+) -> None:
+    [session] = await bought_and_used(market, meter, 1)
+    meter.cut(session.id, SessionStatus.ENDED)
+    meter.restore(session.id)
+    await meter.stop()
+    assert await written(market, session) == 1
+    row = await market.store.read(session_queries.find, session.id)
+    assert row is not None
+    assert row.bytes_leased == 0
 
 
 class Reports:

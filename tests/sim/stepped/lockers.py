@@ -8,7 +8,7 @@ from tests.sim.stepped.store import ROOT
 # Each row that is locked is locked by `Transaction.lock`, or by a function of this name around it.
 NAMES = (
     *("lock", "lock_user", "lock_reputations", "lock_accounts", "lock_pairs", "lock_members"),
-    "lock_head",
+    *("lock_head", "lock_and_keep"),
 )
 
 

@@ -4,9 +4,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from support.market.market import Market
+import msgspec
+from support.market.market import SECRET, Market
 
+from market.events.idempotency import KeyedRequest, Receipt, Seal
 from tests.sim.stepped.world import World
+
+SEAL = Seal(SECRET)
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,11 @@ class Side:
     def session(self, name: str) -> str:
         """Return the identifier of a session."""
         return self.world.sessions[name].session_id
+
+    def receipt(self, user_id: str) -> Receipt[Any]:
+        """Return the receipt of a user's request, which has the same key on both nodes."""
+        request = KeyedRequest(user_id, "once", "hash", SEAL, self.market.clock.now)
+        return Receipt(request, msgspec.json.encode)
 
 
 Action = Callable[[Side], Awaitable[Any]]

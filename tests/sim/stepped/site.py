@@ -35,6 +35,10 @@ BEGIN
     RETURN NULL;
 END $$
 """
+_REFERRING = """
+SELECT DISTINCT conrelid::regclass::text AS name FROM pg_constraint
+WHERE contype = 'f' AND confrelid = 'public.users'::regclass
+"""
 VACUUM_EVERY = 200  # trials leave rows behind that every scan would read
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 # The salted hash of the reason that a suspended user reads, in the changes of a row of the log.
@@ -178,6 +182,9 @@ class Site:
             UUID.findall(" ".join(text for rows in start.values() for text in rows))
         )
         self._start = {name: Counter(map(self.plain, rows)) for name, rows in start.items()}
+        referring = await self._monitor.fetch(_REFERRING)
+        for store in self.stores.values():
+            store.referring = frozenset(row["name"] for row in referring)
 
     async def restore(self) -> None:
         """Bring back the rows of the start."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from storage.engines.postgres import PostgresStore
 from storage.engines.store import Arguments, Result, Row, Transaction, Unit, Value
+from tests.sim.stepped.held import Held
 from tests.sim.stepped.turns import Turns
 
 ROOT = Path(__file__).parents[3]
@@ -20,6 +21,8 @@ class SteppedStore:
 
     Attributes:
         lockers: the functions that have locked rows, as `module.function`.
+        late: functions on the way to a user's account that was locked after the user.
+        referring: the tables whose rows refer to users.
 
     Args:
         label: of the side.
@@ -30,6 +33,8 @@ class SteppedStore:
         self.label = label
         self.turns: Turns | None = None
         self.lockers: set[str] = set()
+        self.late: set[str] = set()
+        self.referring: frozenset[str] = frozenset()
         self._store = store
 
     async def write(
@@ -85,15 +90,18 @@ class SteppedStore:
         """See `Store.set_aside`."""
         return self
 
-    def note(self) -> None:
+    def note(self, *, is_late: bool) -> None:
         """Remember the functions on the way to a lock."""
-        frame = sys._getframe(2)
+        frame, way = sys._getframe(2), []
         while frame is not None:
             code = frame.f_code
             if code.co_filename.startswith(FOLDERS):
                 path = Path(code.co_filename).relative_to(ROOT).with_suffix("")
-                self.lockers.add(f"{'.'.join(path.parts)}.{code.co_qualname}")
+                way.append(f"{'.'.join(path.parts)}.{code.co_qualname}")
             frame = frame.f_back
+        self.lockers.update(way)
+        if is_late:
+            self.late.add(" < ".join(each for each in way if not each.startswith("storage.eng")))
 
 
 class _Noting:
@@ -102,9 +110,14 @@ class _Noting:
     def __init__(self, tx: Transaction, store: SteppedStore) -> None:
         self._tx = tx
         self._store = store
+        self._held = Held(store.referring)
+
+    async def run(self, sql: str, **values: Value) -> int:
+        self._held.ran(sql, values)
+        return await self._tx.run(sql, **values)
 
     async def lock(self, table: str, ids: Sequence[str]) -> None:
-        self._store.note()
+        self._store.note(is_late=not self._held.locks(table, ids))
         await self._tx.lock(table, ids)
 
     def __getattr__(self, name: str) -> Any:
@@ -120,6 +133,7 @@ class _Stepped(_Noting):
         self._pid = pid
 
     async def run(self, sql: str, **values: Value) -> int:
+        self._held.ran(sql, values)
         return int(await self._step(_text(sql, values), lambda: self._tx.run(sql, **values)))
 
     async def one(self, row: Callable[..., Row], sql: str, **values: Value) -> Row | None:
@@ -129,7 +143,7 @@ class _Stepped(_Noting):
         return await self._step(_text(sql, values), lambda: self._tx.all(row, sql, **values))
 
     async def lock(self, table: str, ids: Sequence[str]) -> None:
-        self._store.note()
+        self._store.note(is_late=not self._held.locks(table, ids))
         await self._step(f"lock {table} {list(ids)}", lambda: self._tx.lock(table, ids))
 
     async def notify(self, *texts: str) -> None:

@@ -21,6 +21,12 @@ FAILED = {
     Pair("accounts", "ends a login", "gets the key of a program"): (
         "a program that was denied meanwhile got `expired_token`, not `access_denied`"
     ),
+    Pair(
+        "accounts", "asks for a key before the approval", "asks for a key before the approval"
+    ): "two requests at the same time were told to wait, and none to slow down",
+    Pair("accounts", "gets the key of a program", "closes the account"): (
+        "a deadlock: one locked the user before the account, the other one after it"
+    ),
     Pair("accounts", "approves a program", "denies a program"): (
         "a deadlock: a denial locked the request, and then its user by the reference to it"
     ),
@@ -78,6 +84,7 @@ async def test_each_unit_meets_others_as_if_one_came_after_the_other(site: Site)
     assert not failed, failed
     # A function that is missing here needs an action in `tests/sim/stepped/topics`.
     assert lockers() - trials.lockers == set()
+    assert trials.late == set(), "a user's account of credits is locked before the user"
 
 
 @pytest.mark.long

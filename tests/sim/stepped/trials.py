@@ -66,6 +66,7 @@ class Trials:
 
     Attributes:
         lockers: functions that have locked, in all trials.
+        late: ways to an account that was locked after its user, in all trials.
     """
 
     def __init__(self, site: Site, world: World) -> None:
@@ -85,6 +86,11 @@ class Trials:
     def lockers(self) -> set[str]:
         """Return the functions that have locked rows so far."""
         return {each for store in self._site.stores.values() for each in store.lockers}
+
+    @property
+    def late(self) -> set[str]:
+        """Return the ways to a user's account that was locked after the user."""
+        return {each for store in self._site.stores.values() for each in store.late}
 
     async def run(self, meeting: Meeting, seed: int) -> Trial:
         """Have units meet in the order of a seed."""

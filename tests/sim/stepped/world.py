@@ -223,19 +223,7 @@ async def _show_life(tx: Transaction, now: int) -> None:
 async def _deploys(world: World, here: Market) -> None:
     buyer = world.people["buyer"]
     for name in ("fleet", "second fleet", "in words"):
-        new = NewDeploy(
-            job_name="a service",
-            job_type="Docker",
-            gpu_model="A100",
-            gpu_count=1,
-            duration_hrs=2,
-            replicas=2,
-            currency=Currency.USD,
-            image="web:1",
-            template=Template(),
-        )
-        if name == "in words":
-            new = replace(new, image="", template=None)
+        new = service("" if name == "in words" else "web:1")
         deploy = await here.deploys.create(buyer, new)
         world.deploys[name] = deploy.id
         found = await here.deploys.find(buyer, deploy.id)
@@ -246,6 +234,21 @@ async def _deploys(world: World, here: Market) -> None:
                 world.devices[replica] = await on(here, job_id, world.people["worker"])
         if name != "in words":
             await here.rollouts.look(deploy.id)
+
+
+def service(image: str) -> NewDeploy:
+    """Return a deploy of an image; "" for one in words."""
+    return NewDeploy(
+        job_name="a service",
+        job_type="Docker",
+        gpu_model="A100",
+        gpu_count=1,
+        duration_hrs=2,
+        replicas=2,
+        currency=Currency.USD,
+        image=image,
+        template=Template() if image else None,
+    )
 
 
 def script() -> NewJob:

@@ -36,6 +36,8 @@ _logger = logging.getLogger("worker")
 # A sandbox has files of the machine as they were when it was made, and the next one is better.
 _READY_SECONDS: Final = 600.0
 _AGAIN_SECONDS: Final = 60.0  # after a sandbox that could not be made, or has ended by itself
+# Sandboxes whose rest is not removed. With more of them none waits, and jobs start without one.
+_LEFT_MAX: Final = 64
 
 # The environment and the packages of the agent's user have no influence on it.
 _PROGRAM: Final = """\
@@ -69,7 +71,8 @@ class Supervisors:
         self._started: dict[Path, subprocess.Popen[bytes]] = {}  # by the folder of the attempt
         self._ready: Ready | None = None  # of the supervisor that waits
         self._left: list[Ready] = []  # that no attempt has taken, to be removed
-        self._taken: list[Ready] = []  # whose rest is to be removed
+        # Sandboxes whose rest is to be removed, each with the folder of its attempt.
+        self._taken: list[tuple[Ready, Path]] = []
         self._make_at = 0.0  # monotonic: not before
         self._retire_at = 0.0
         remove_tree(folder / names.READY)  # an agent before has left it; its sandbox has ended
@@ -107,7 +110,7 @@ class Supervisors:
             if orders is None:
                 return None
             note(ready.name)
-            self._taken.append(ready)
+            self._taken.append((ready, folder))
             self._ready = self._waiting = None
             self._make_at = 0.0
             self._started[folder] = supervisor
@@ -153,7 +156,8 @@ class Supervisors:
         with self._lock, suppress(OSError):
             if self._waiting is None:
                 self._waiting = self._start()
-            if self._ready is None and time.monotonic() >= self._make_at:
+            has_room = len(self._left) + len(self._taken) < _LEFT_MAX
+            if self._ready is None and has_room and time.monotonic() >= self._make_at:
                 self._begin_ready(self._waiting)
 
     def _begin_ready(self, supervisor: subprocess.Popen[bytes]) -> None:
@@ -199,22 +203,33 @@ class Supervisors:
     def _remove_left(self) -> None:
         """Remove the sandboxes that no attempt has taken, and the rest of the others.
 
-        A failure is tried again.
+        A failure is tried again, and holds up no other removal.
         """
         with self._lock:
-            left = list(self._left)
-            settled = [each for each in self._taken if each.is_settled]
-        try:
-            for each in left:
-                each.remove()
+            left, taken = list(self._left), list(self._taken)
+        for each in left:
+            if _is_done(each.remove):
                 with self._lock:
                     self._left.remove(each)
-            for each in settled:
-                each.remove_rest()
+        for entry in taken:
+            ready, folder = entry
+            remove = ready.remove_rest
+            if not ready.is_settled:
+                if folder.exists():
+                    continue
+                # The attempt ended before its sandbox was settled, and never settles it.
+                self._dismiss(folder)
+                remove = ready.remove
+            if _is_done(remove):
                 with self._lock:
-                    self._taken.remove(each)
-        except (OSError, files.FileError, TaskError) as error:
-            _logger.warning("a sandbox that waited cannot be removed: %s", error)
+                    self._taken.remove(entry)
+
+    def _dismiss(self, folder: Path) -> None:
+        """End the supervisor of an attempt that never started it."""
+        with self._lock:
+            supervisor = self._started.get(folder)
+            if supervisor is not None and supervisor.stdin and not supervisor.stdin.closed:
+                _tell(supervisor, b"")
 
     def reap(self) -> int:
         """Collect the supervisors that have ended; return the number of running ones."""
@@ -248,6 +263,16 @@ class Supervisors:
             start_new_session=True,
             bufsize=0,
         )
+
+
+def _is_done(remove: Callable[[], None]) -> bool:
+    """Remove something of a sandbox; False after a failure, which is logged."""
+    try:
+        remove()
+    except (OSError, files.FileError, TaskError) as error:
+        _logger.warning("a sandbox that waited cannot be removed: %s", error)
+        return False
+    return True
 
 
 def is_running(folder: Path) -> bool:

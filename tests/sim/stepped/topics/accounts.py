@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from market.accounts.scopes import Maker
+from market.accounts.keys import NewKey
+from market.accounts.scopes import Maker, Scope
 from market.erasure import erasing
 from market.notify import webhooks
 from market.notify.webhooks import DeliveryOutcome
@@ -107,9 +108,13 @@ ACCOUNTS: Mapping[str, Action] = {
 
 
 async def _makes_device(side: Side) -> Any:
-    maker = Maker(key=side.world.people_have.key)
     await side.market.devices.create(
-        side.buyer, name="new", device_type="server", min_price_usd=None, maker=maker
+        side.buyer,
+        name="new",
+        device_type="server",
+        min_price_usd=None,
+        maker=Maker(key=side.world.people_have.key),
+        receipt=side.receipt(side.buyer),
     )
 
 
@@ -128,6 +133,10 @@ async def _revokes_key(side: Side) -> Any:
     await side.market.keys.revoke(side.buyer, side.world.people_have.key_id)
 
 
+async def _makes_key(side: Side) -> Any:
+    await side.market.keys.create(side.buyer, NewKey(name="another", scopes=(Scope.ACCOUNT_READ,)))
+
+
 async def _rolls_key(side: Side) -> Any:
     await side.market.keys.roll(side.buyer, side.world.people_have.key_id, overlap_hours=0)
 
@@ -137,6 +146,7 @@ KEYS: Mapping[str, Action] = {
     "makes a webhook with a key": _makes_hook,
     "ends the works of a key": _ends_works,
     "revokes a key": _revokes_key,
+    "makes a key": _makes_key,
     "rolls a key": _rolls_key,
 }
 

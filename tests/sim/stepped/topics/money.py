@@ -4,15 +4,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import msgspec
 from support.market import cases
 from support.market.jobs import wanted
-from support.market.market import SECRET
 
 from market.accounts.referrals import Referrals
 from market.assistant import goodness
 from market.assistant.goodness import RewardTerms
-from market.events.idempotency import KeyedRequest, Receipt, Seal
 from market.jobs.copies import Copying
 from market.money.money import MICRO
 from market.photos.likeness import Likeness
@@ -25,8 +22,6 @@ from tests.sim.stepped.topics.sessions import buys
 from tests.sim.stepped.topics.staff import corrects
 from tests.sim.stepped.world import script
 
-SEAL = Seal(SECRET)
-
 
 async def _posts(side: Side) -> Any:
     await side.market.jobs.create(side.buyer, wanted())
@@ -37,9 +32,7 @@ async def _posts_with_key(side: Side) -> Any:
 
 
 async def _posts_once(side: Side) -> Any:
-    request = KeyedRequest(side.buyer, "once", "hash", SEAL, side.market.clock.now)
-    receipt = Receipt(request, msgspec.json.encode)
-    await side.market.jobs.create(side.buyer, wanted(), receipt)
+    await side.market.jobs.create(side.buyer, wanted(), side.receipt(side.buyer))
 
 
 async def _posts_all(side: Side) -> Any:
@@ -72,6 +65,12 @@ DEEDS = RewardTerms({"tree": MICRO}, 0.5, user_daily=MICRO, total_daily=MICRO)
 async def _refers(name: str, side: Side) -> Any:
     code = side.world.people_have.referral_code
     await side.market.referrals.apply(side.world.people[name], code)
+
+
+async def _refers_once(side: Side) -> Any:
+    user_id = side.world.people["worker"]
+    code = side.world.people_have.referral_code
+    await side.market.referrals.apply(user_id, code, side.receipt(user_id))
 
 
 async def _pays_referrals(side: Side) -> Any:
@@ -130,6 +129,7 @@ async def _revokes_sampled(side: Side) -> Any:
 REWARDS: Mapping[str, Action] = {
     "refers a user": partial(_refers, "worker"),
     "refers another user": partial(_refers, "second worker"),
+    "refers a user once": _refers_once,
     "pays referrals": _pays_referrals,
     "rewards a photo": partial(_rewards, "worker", "photo"),
     "rewards another photo": partial(_rewards, "worker", "other"),

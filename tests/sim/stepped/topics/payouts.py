@@ -28,7 +28,8 @@ async def _requests(side: Side) -> Any:
     payouts = side.market.payouts
     payouts.terms = replace(payouts.terms, first_wait_seconds=0, a_day=100)
     new = Request(Currency.CREDIT, 500 * MICRO, side.world.payouts["method"])
-    await payouts.request(side.world.people["earner"], new)
+    earner = side.world.people["earner"]
+    await payouts.request(earner, new, receipt=side.receipt(earner))
 
 
 async def _cancels(side: Side) -> Any:

@@ -68,6 +68,16 @@ async def buys(side: Side) -> Any:
     await side.market.bandwidth.buy(side.buyer, quota_bytes=MB, price_per_gb=None)
 
 
+async def _buys_once(side: Side) -> Any:
+    await side.market.bandwidth.buy(
+        side.buyer,
+        quota_bytes=MB,
+        price_per_gb=None,
+        allow_ips=["198.51.100.9"],
+        receipt=side.receipt(side.buyer),
+    )
+
+
 SESSIONS: Mapping[str, Action] = {
     "opens an idle session": partial(_opens, "idle"),
     "opens a session that it has forgotten": partial(_opens, "plain"),
@@ -88,5 +98,6 @@ SESSIONS: Mapping[str, Action] = {
     ),
     "ends a session with addresses": partial(settles, "pending", SessionStatus.ENDED),
     "buys a session": buys,
+    "buys a session once": _buys_once,
     "ends a session, or recalls it": _settles_or_recalls,
 }

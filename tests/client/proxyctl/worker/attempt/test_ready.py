@@ -298,6 +298,64 @@ def test_a_sandbox_is_settled_after_interruptions_and_leaves_no_rest(
     executor.close()
 
 
+def test_a_sandbox_whose_attempt_ended_before_it_was_settled_is_removed(tmp_path: Path) -> None:
+    executor = executor_of(tmp_path)
+    supervisors = Supervisors(tmp_path, partial(Ready, executor, Lend(), tmp_path))
+    supervisors.replenish()
+    [name] = supervisors.places()
+    until_true((tmp_path / names.READY / name / names.MADE).exists, "it waits")
+    folder = tmp_path / "attempt"
+    folder.mkdir()
+    task = replace(task_ahead("attempt", folder, Lend()), command=("true",))
+    assert supervisors.take(folder, task, "attempt", lambda _: None) is not None
+    supervisors.replenish()
+    assert (tmp_path / names.READY / name).exists(), "the attempt may still settle it"
+    folder.rmdir()
+    supervisors.replenish()
+    assert {each.name for each in (tmp_path / names.READY).iterdir()} == supervisors.places()
+    until_true(lambda: not supervisors.reap(), "its supervisor has ended")
+    supervisors.close()
+    assert executor.left() == set()
+    executor.close()
+
+
+def test_sandboxes_that_cannot_be_removed_are_bounded_and_hold_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxyctl.worker.attempt.supervisors._LEFT_MAX", 2)
+    executor = executor_of(tmp_path)
+    made: list[Ready] = []
+    stuck: set[Ready] = set()
+
+    class Stuck(Ready):
+        def prepare(self) -> bytes | None:
+            made.append(self)
+            return super().prepare()
+
+        def remove(self) -> None:
+            if self in stuck:
+                raise OSError("busy")
+            super().remove()
+
+    make = partial(Stuck, executor, Lend(), tmp_path)
+    supervisors = Supervisors(tmp_path, make, ready_seconds=0)
+    supervisors.replenish()
+    stuck.update(made)
+    for _ in range(2):
+        supervisors.replenish()
+    left = {each.name for each in (tmp_path / names.READY).iterdir()}
+    assert left == {made[0].name, made[2].name}, "the second one is removed"
+    stuck.update(made)
+    for _ in range(4):
+        supervisors.replenish()
+    assert len(made) == 3
+    assert supervisors.places() == {made[0].name, made[2].name}
+    stuck.clear()
+    supervisors.close()
+    assert list((tmp_path / names.READY).iterdir()) == []
+    executor.close()
+
+
 @pytest.mark.parametrize("failure", [OSError("no space"), TaskError("host", "no group"), None])
 def test_an_agent_works_without_sandboxes_that_wait(
     tmp_path: Path, failure: Exception | None
