@@ -1,6 +1,5 @@
 """The services of the staff for one command, and the rows of its report."""
 
-import json
 import os
 import pwd
 from argparse import Namespace
@@ -12,7 +11,7 @@ from market.accounts.passwords import Passwords
 from market.base.sealing import Sealing
 from market.events.context import Context
 from market.money.money import as_decimal
-from market.staff.base.columns import Column
+from market.staff.base.columns import Column, written_changes
 from market.staff.base.columns import written as columns_written
 from market.staff.base.roles import Machine
 from market.staff.members.factors import Factors
@@ -23,6 +22,8 @@ from storage.staff.base.log import ShownLogRow
 FAILED = 1
 MISUSED = 2
 WAITS = 3  # for a second person
+# The list of a report with the logs of attempts: each row has lists of lines by stream.
+LOGS = "logs"
 
 Row = Mapping[str, Any]
 # Lists of rows by name. `words` is a sentence for people, in the place of the columns.
@@ -81,7 +82,7 @@ def act_row(row: ShownLogRow) -> Row:
         "author": author,
         "action": row.action,
         "subject": f"{row.subject_kind} {row.subject_id or ''}".strip(),
-        "changes": json.loads(row.changes),
+        "changes": written_changes(row.changes, write_money=as_decimal),
         "text": row.text,
     }
 
