@@ -461,7 +461,7 @@ async def _return(
     """Return a paid payout, or ask a second person; return the result of the line.
 
     Raises:
-        MarketError: `payout_state`, when the reason is none of a payout that arrived.
+        MarketError: `payout_state`, for a reason that a paid payout cannot have.
     """
     if why not in REASONS_OF_RETURNS:
         names = " or ".join(REASONS_OF_RETURNS)

@@ -123,9 +123,10 @@ async def newest_acts(
     action: str,
     staff_id: str | None,
     unix_user: str | None,
+    changes: str,
     since: int,
 ) -> list[ActOnUserRow]:
-    """Return the newest act of one kind about each user that an author did after a time.
+    """Return the newest act with these changes about each user that an author did after a time.
 
     The author is a member, or without a `staff_id` the Unix user of a command.
     """
@@ -134,13 +135,14 @@ async def newest_acts(
         f"""
         SELECT l.user_id, MAX(l.at)
         FROM {tx.table("asked", id="TEXT")} JOIN staff_log AS l ON l.user_id = asked.id
-        WHERE l.action = :action AND l.at > :since
+        WHERE l.action = :action AND l.at > :since AND l.changes = :changes
             AND {"l.staff_id IS NULL AND l.unix_user" if staff_id is None else "l.staff_id"}
                 = :author
         GROUP BY l.user_id
         """,
         asked=json.dumps([{"id": user_id} for user_id in users]),
         action=action,
+        changes=changes,
         since=since,
         author=unix_user if staff_id is None else staff_id,
     )
