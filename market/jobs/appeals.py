@@ -19,7 +19,6 @@ from storage.jobs import appeals as queries
 from storage.jobs import jobs as job_queries
 from storage.jobs import reviews as review_queries
 from storage.jobs.appeals import AppealRow, DecidedRow
-from storage.jobs.jobs import JobRow
 from storage.jobs.reviews import ReviewRow
 
 DUE_SECONDS = 72 * 3_600
@@ -76,7 +75,7 @@ class Appeals:
         for before in await queries.of_job(tx, job_id):
             if before.user_id == user_id:
                 return before
-        claim, now = claim_of(job, rows, user_id), self._context.now()
+        claim, now = claim_of(rows, user_id), self._context.now()
         if claim is None:
             raise MarketError(Code.NOT_REVIEWABLE, "No dispute of this job was decided.")
         if claim.awarded >= claim.most:
@@ -90,24 +89,27 @@ class Appeals:
         return row
 
 
-def claim_of(job: JobRow, rows: Sequence[ReviewRow], user_id: str) -> Claim | None:
-    """Return the claim of one side in the decided disputes of a job; None without a decision."""
-    is_buyer = job.user_id == user_id
+def claim_of(rows: Sequence[ReviewRow], user_id: str) -> Claim | None:
+    """Return the claim of one side in the decided disputes of a job; None without a decision.
+
+    `rows` are all reviews of the job.
+    """
     decided = [
         row
         for row in rows
         if row.state in _DECIDED
         and row.disputed_at is not None
         and row.resolved_at is not None
-        and (is_buyer or row.user_id == user_id)
+        and user_id in (row.buyer_id, row.user_id)
     ]
     if not decided:
         return None
+    is_buyer = decided[0].buyer_id == user_id
     last = max(row.resolved_at or 0 for row in decided)
     if is_buyer:
         back = sum(row.price if _is_reversed(row) else row.refunded for row in decided)
         most = sum(row.price for row in decided)
-        return Claim(True, Currency(job.currency), most, back, last)
+        return Claim(True, Currency(decided[0].currency), most, back, last)
     kept = sum(0 if _is_reversed(row) else row.earned - row.withheld for row in decided)
     return Claim(False, Currency.CREDIT, sum(row.earned for row in decided), kept, last)
 

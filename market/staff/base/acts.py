@@ -32,6 +32,7 @@ STAFF, USER, SEARCH = "staff", "user", "search"
 SESSION, KEY, DEVICE, JOB, TICKET = "session", "key", "device", "job", "ticket"
 PAYMENT, CASE = "payment", "case"
 PAYOUT, BATCH = "payout", "payout_batch"
+APPROVAL = "approval"
 
 _Result = TypeVar("_Result")
 # The old and the new value of each changed field, by its name: identifiers, amounts and states.

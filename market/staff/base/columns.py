@@ -9,6 +9,9 @@ from enum import Enum, auto
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from market.staff.base.roles import Via
+from storage.staff.base.log import ShownLogRow
+
 # Among the changes of an act these are amounts in micro-units, as integers.
 AMOUNTS = frozenset(
     (
@@ -98,3 +101,9 @@ def written_changes(
         name: (shown(name, old), shown(name, new))
         for name, (old, new) in json.loads(changes).items()
     }
+
+
+def author_of(row: ShownLogRow) -> str:
+    """Return the author of an act for people: a member, a Unix user of the machine, or a rule."""
+    author = row.staff_email or ("rule" if row.via == Via.RULE else "")
+    return author if row.unix_user is None else f"{author} {row.unix_user}@machine".strip()

@@ -148,6 +148,31 @@ async def newest_acts(
     )
 
 
+_SHOWN = f"""
+    SELECT l.number, l.at, l.via, {_EMAIL}, l.unix_user, l.action, l.subject_kind,
+        l.subject_id, l.user_id, l.changes, t.body
+    FROM staff_log AS l LEFT JOIN texts AS t ON t.id = l.text_id
+"""
+
+
+async def of_subject(
+    tx: Transaction, kind: str, subject_id: str, *, action: str = "", limit: int
+) -> list[ShownLogRow]:
+    """Return the newest acts about a subject, the latest first: of an action, or of all ("")."""
+    of_action = "AND l.action = :action" if action else ""
+    return await tx.all(
+        ShownLogRow,
+        f"""
+        {_SHOWN} WHERE l.subject_kind = :kind AND l.subject_id = :subject_id {of_action}
+        ORDER BY l.number {NEWEST_FIRST} LIMIT :limit
+        """,
+        kind=kind,
+        subject_id=subject_id,
+        limit=limit,
+        **({"action": action} if action else {}),
+    )
+
+
 async def shown(
     tx: Transaction,
     *,
@@ -170,13 +195,7 @@ async def shown(
     order = NEWEST_FIRST if filters else "DESC"  # without a filter the primary key has the order
     return await tx.all(
         ShownLogRow,
-        f"""
-        SELECT l.number, l.at, l.via, {_EMAIL}, l.unix_user, l.action, l.subject_kind,
-            l.subject_id, l.user_id, l.changes, t.body
-        FROM staff_log AS l
-        LEFT JOIN texts AS t ON t.id = l.text_id
-        WHERE {where} ORDER BY l.number {order} LIMIT :limit
-        """,
+        f"{_SHOWN} WHERE {where} ORDER BY l.number {order} LIMIT :limit",
         before=before,
         limit=limit,
         **filters,

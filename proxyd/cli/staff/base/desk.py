@@ -11,7 +11,7 @@ from market.accounts.passwords import Passwords
 from market.base.sealing import Sealing
 from market.events.context import Context
 from market.money.money import as_decimal
-from market.staff.base.columns import Column, written_changes
+from market.staff.base.columns import Column, author_of, written_changes
 from market.staff.base.columns import written as columns_written
 from market.staff.base.roles import Machine
 from market.staff.members.factors import Factors
@@ -73,13 +73,10 @@ def unix_user() -> str:
 
 def act_row(row: ShownLogRow) -> Row:
     """Return an act of the log as a row of a report."""
-    author = row.staff_email or ("rule" if row.via == "rule" else "")
-    if row.unix_user is not None:
-        author = f"{author} {row.unix_user}@machine".strip()
     return {
         "number": row.number,
         "at": when(row.at),
-        "author": author,
+        "author": author_of(row),
         "action": row.action,
         "subject": f"{row.subject_kind} {row.subject_id or ''}".strip(),
         "changes": written_changes(row.changes, write_money=as_decimal),
