@@ -38,6 +38,11 @@ class Claim(Struct, frozen=True):
     awarded: int
     decided_at: int
 
+    @property
+    def ends_at(self) -> int:
+        """The end of the time to appeal."""
+        return self.decided_at + APPEAL_SECONDS
+
 
 class Appeals:
     """Appeals of buyers and workers."""
@@ -80,13 +85,29 @@ class Appeals:
             raise MarketError(Code.NOT_REVIEWABLE, "No dispute of this job was decided.")
         if claim.awarded >= claim.most:
             raise MarketError(Code.NOT_REVIEWABLE, "The decision has given you everything.")
-        if now > claim.decided_at + APPEAL_SECONDS:
+        if now > claim.ends_at:
             raise MarketError(Code.NOT_REVIEWABLE, "The time to appeal is over.")
         row = AppealRow(
             self._context.identifiers.new(), job_id, user_id, reason, now, now + DUE_SECONDS
         )
         await queries.insert(tx, row)
         return row
+
+
+async def open_until(
+    tx: Transaction, user_id: str, job_ids: Sequence[str], now: int
+) -> dict[str, int]:
+    """Return the end of the time to appeal, by the job; without jobs that permit no appeal."""
+    reviews = await review_queries.of_jobs(tx, job_ids)
+    claims = {job_id: claim_of(rows, user_id) for job_id, rows in reviews.items()}
+    ends = {
+        job_id: claim.ends_at
+        for job_id, claim in claims.items()
+        if claim is not None and claim.awarded < claim.most and now <= claim.ends_at
+    }
+    for job_id in await queries.appealed(tx, user_id, list(ends)):
+        del ends[job_id]
+    return ends
 
 
 def claim_of(rows: Sequence[ReviewRow], user_id: str) -> Claim | None:

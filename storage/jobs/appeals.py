@@ -1,5 +1,7 @@
 """Queries on appeals: requests of one side of a decided dispute for another decision."""
 
+import json
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.engines.paging import NEWEST_FIRST, behind
@@ -53,6 +55,19 @@ async def of_job(tx: Transaction, job_id: str) -> list[AppealRow]:
     """Return the appeals of both sides of a job."""
     return await tx.all(
         AppealRow, f"{_APPEAL} WHERE a.job_id = :job_id ORDER BY a.id", job_id=job_id
+    )
+
+
+async def appealed(tx: Transaction, user_id: str, job_ids: Sequence[str]) -> list[str]:
+    """Return the jobs of these that a user has appealed about."""
+    return await tx.all(
+        str,
+        f"""
+        SELECT a.job_id FROM {tx.table("asked", id="TEXT")}
+        JOIN appeals AS a ON a.job_id = asked.id AND a.user_id = :user_id
+        """,
+        asked=json.dumps([{"id": job_id} for job_id in job_ids]),
+        user_id=user_id,
     )
 
 

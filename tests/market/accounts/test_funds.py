@@ -1,4 +1,4 @@
-"""A refused purchase names its price and the available amount, to those who may read it."""
+"""A refused purchase names its price, and the available amount unless its key reads no balance."""
 
 import pytest
 from support.market.jobs import wanted
