@@ -105,9 +105,9 @@ async def open_until(
         for job_id, claim in claims.items()
         if claim is not None and claim.awarded < claim.most and now <= claim.ends_at
     }
-    for job_id in await queries.appealed(tx, user_id, list(ends)):
-        del ends[job_id]
-    return ends
+    appeals = await queries.of_jobs(tx, list(ends))
+    appealed = {row.job_id for row in appeals if row.user_id == user_id}
+    return {job_id: ends_at for job_id, ends_at in ends.items() if job_id not in appealed}
 
 
 def claim_of(rows: Sequence[ReviewRow], user_id: str) -> Claim | None:

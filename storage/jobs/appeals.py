@@ -58,16 +58,15 @@ async def of_job(tx: Transaction, job_id: str) -> list[AppealRow]:
     )
 
 
-async def appealed(tx: Transaction, user_id: str, job_ids: Sequence[str]) -> list[str]:
-    """Return the jobs of these that a user has appealed about."""
+async def of_jobs(tx: Transaction, job_ids: Sequence[str]) -> list[AppealRow]:
+    """Return the appeals of all sides of some jobs."""
     return await tx.all(
-        str,
+        AppealRow,
         f"""
-        SELECT a.job_id FROM {tx.table("asked", id="TEXT")}
-        JOIN appeals AS a ON a.job_id = asked.id AND a.user_id = :user_id
+        SELECT {_COLUMNS} FROM {tx.table("asked", id="TEXT")}
+        JOIN appeals AS a ON a.job_id = asked.id
         """,
         asked=json.dumps([{"id": job_id} for job_id in job_ids]),
-        user_id=user_id,
     )
 
 
