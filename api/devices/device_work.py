@@ -29,10 +29,9 @@ from market.accounts.scopes import Scope
 from market.base.errors import Code
 from market.devices.devices import Devices
 from market.dispatch.asks import Standing
-from market.dispatch.device_work import DAY_SECONDS, DAYS_MAX, DeviceWork, EarnedDay, Seen
+from market.dispatch.device_work import DAY_SECONDS, DAYS_MAX, DeviceWork, Done, EarnedDay, Seen
 from market.exits.consents import Exits
 from market.jobs.matching import MILLION
-from storage.devices.device_work import DoneRow
 
 ONE = "/api/worker/devices/{device_id}"
 
@@ -115,7 +114,8 @@ class DeviceReply(Reply, kw_only=True):
 class DoneJob(Struct):
     """A job that a device has or had, by its last attempt there; amounts in credits.
 
-    `outcome` is there once the attempt is over. The `earned` amount may still be in review.
+    `outcome` is there once the attempt is over. The `earned` amount may still be in review. Until
+    `appeal_until` its owner may appeal against the decision of its dispute.
     """
 
     # One field for each thing that an owner wants to know.
@@ -133,6 +133,7 @@ class DoneJob(Struct):
     progress: float | UnsetType = UNSET
     kind: FailureKind | UnsetType = UNSET
     reason: str | UnsetType = UNSET
+    appeal_until: Timestamp | UnsetType = UNSET
 
 
 class DoneReply(Listed[DoneJob], kw_only=True):
@@ -291,7 +292,8 @@ def _offered(standing: Standing) -> OfferedWork:
     )
 
 
-def _done(row: DoneRow) -> DoneJob:
+def _done(done: Done) -> DoneJob:
+    row = done.row
     return DoneJob(
         id=row.id,
         title=row.title,
@@ -307,6 +309,7 @@ def _done(row: DoneRow) -> DoneJob:
         progress=_known(row.progress),
         kind=UNSET if row.failure_kind is None else FAILURE_KINDS[row.failure_kind],
         reason=UNSET if row.reason is None else row.reason,
+        appeal_until=_moment(done.appeal_until),
     )
 
 

@@ -7,7 +7,7 @@ from msgspec import Meta, Struct, field
 from api.http.identifiers import in_path
 from api.routing.codec import money
 from api.routing.listing import Listed, Page, Timestamp, timestamp
-from api.routing.routes import Call, Nothing, Reply, Route
+from api.routing.routes import Auth, Call, Nothing, Reply, Route
 from market.accounts.scopes import Scope
 from market.base.errors import Code
 from market.jobs.appeals import Appeals
@@ -71,6 +71,17 @@ class AppealRoutes:
                 errors=(Code.JOB_NOT_FOUND, Code.NOT_REVIEWABLE),
             ),
             Route(
+                "POST",
+                "/api/worker/jobs/{job_id}/appeal",
+                "Appeal as the owner of this device against the decision of a dispute",
+                self.appeal_of_device,
+                AppealReply,
+                auth=Auth.WORKER,
+                body=AppealRequest,
+                example={"reason": "The log shows the expected sum."},
+                errors=(Code.JOB_NOT_FOUND, Code.NOT_REVIEWABLE),
+            ),
+            Route(
                 "GET",
                 "/api/appeals",
                 "My appeals, newest first",
@@ -83,8 +94,15 @@ class AppealRoutes:
 
     async def appeal(self, call: Call[AppealRequest, Any]) -> AppealReply:
         """Ask for another decision."""
+        return await self._appeal(call, call.user_id)
+
+    async def appeal_of_device(self, call: Call[AppealRequest, Any]) -> AppealReply:
+        """Ask for another decision about the work of a device, for its owner."""
+        return await self._appeal(call, call.device.user_id)
+
+    async def _appeal(self, call: Call[AppealRequest, Any], user_id: str) -> AppealReply:
         job_id = in_path(call.path["job_id"], Code.JOB_NOT_FOUND)
-        row = await self._appeals.appeal(call.user_id, job_id, call.body.reason)
+        row = await self._appeals.appeal(user_id, job_id, call.body.reason)
         return AppealReply(appeal_id=row.id, due_at=timestamp(row.due_at))
 
     async def listed(self, call: Call[Nothing, Page]) -> AppealsReply:

@@ -1,6 +1,5 @@
 """Parts that the routes of the staff share: reasons, authors, and acts of the log."""
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, TypeVar
 
@@ -11,7 +10,7 @@ from api.routing.codec import money
 from api.routing.listing import Limit, Page, Timestamp, timestamp
 from api.routing.routes import Call, Reply
 from market.staff.base.acts import NAME_MAX_CHARACTERS, REASON_MAX_CHARACTERS
-from market.staff.base.columns import Column, written
+from market.staff.base.columns import Column, written, written_changes
 from market.staff.base.roles import Member
 from storage.staff.base.log import ShownLogRow
 
@@ -31,7 +30,7 @@ __all__ = [
 
 Reason = Annotated[str, Meta(max_length=REASON_MAX_CHARACTERS)]
 Name = Annotated[str, Meta(max_length=NAME_MAX_CHARACTERS)]
-Value = str | int | bool | None
+Value = str | int | float | bool | None
 _Outcome = TypeVar("_Outcome")
 _Item = TypeVar("_Item", bound=Struct)
 
@@ -50,7 +49,7 @@ class ReasonRequest(Struct):
 
 
 class Changed(Struct):
-    """The old and the new value of a field."""
+    """The old and the new value of a field; amounts are in USD or credits."""
 
     old: Value
     new: Value
@@ -74,6 +73,7 @@ class ActItem(Struct):
 
 def act_item(row: ShownLogRow) -> ActItem:
     """Return an act of the log as a list shows it."""
+    changes = written_changes(row.changes, write_money=money)
     return ActItem(
         number=row.number,
         at=timestamp(row.at),
@@ -84,7 +84,7 @@ def act_item(row: ShownLogRow) -> ActItem:
         subject_kind=row.subject_kind,
         subject_id=row.subject_id,
         user_id=row.user_id,
-        changes={name: Changed(*values) for name, values in json.loads(row.changes).items()},
+        changes={name: Changed(*values) for name, values in changes.items()},
         text=row.text,
     )
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from market.accounts.bounds import Bounds, lock_and_keep, require
+from market.accounts.funds import naming_funds
 from market.accounts.levels import Limited, NewAccounts, require_email
 from market.accounts.personal import FULL_PERCENT, bounds_of, part_of, price_percent_of
 from market.accounts.spending import Spender, reporting_limits, spend
@@ -342,22 +343,19 @@ class Bandwidth:
         raise MarketError(Code.ADDRESSES_TAKEN, field="allow_ips")
 
     async def _sell(self, sale: _Sale, receipt: Receipt[Purchase] | None) -> None:
-        try:
-            async with reporting_limits(self._context, sale.spender):
-                await self._store.write(
-                    _buy,
-                    self._context,
-                    sale,
-                    self._bounds(),
-                    self._leases.new_accounts,
-                    receipt,
-                    transfer_id=self._identifiers.new(),
-                )
-        except MarketError as error:
-            if error.code is not Code.INSUFFICIENT_FUNDS:
-                raise
-            message = f"This costs {as_decimal(sale.purchase.cost)} USD, more than is available."
-            raise MarketError(error.code, message, field="gb") from error
+        async with (
+            naming_funds(self._context, sale.spender, sale.purchase.cost, "gb"),
+            reporting_limits(self._context, sale.spender),
+        ):
+            await self._store.write(
+                _buy,
+                self._context,
+                sale,
+                self._bounds(),
+                self._leases.new_accounts,
+                receipt,
+                transfer_id=self._identifiers.new(),
+            )
 
     async def allow(self, user_id: str, session_id: str, client: str) -> Door:
         """Open a session to the buyer's present address, if the session was bought for it.

@@ -27,7 +27,7 @@ class Code(Enum):
     AMOUNT_TOO_LARGE = (
         "amount_too_large",
         Kind.INVALID,
-        "The amount is more than an account can hold.",
+        "The amount is too large: an account holds 1000000000000 USD or credits at most.",
     )
     PRICE_BELOW_FLOOR = (
         "price_below_floor",

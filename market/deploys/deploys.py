@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from market.accounts.bounds import Bounds, lock_and_keep
+from market.accounts.funds import naming_funds
 from market.accounts.spending import Spender, reporting_limits, spend
 from market.accounts.suspensions import require_may_buy
 from market.base.errors import Code, MarketError
@@ -250,29 +251,25 @@ class Deploys:
             command=new.command or None,
         )
         template = self._template(new)
-        try:
-            with self._jobs.counting_refusals(user_id):
-                async with reporting_limits(self._context, spender):
-                    if template is None:
-                        await self._store.write(
-                            _create,
-                            self._context,
-                            deploy,
-                            self._replicas(deploy, price_credit, price),
-                            self._jobs.bounds(),
-                            receipt,
-                            spender,
-                        )
-                    else:
-                        await self._begin(
-                            deploy, template, new.strategy, price_credit, receipt, spender
-                        )
-        except MarketError as error:
-            if error.code is not Code.INSUFFICIENT_FUNDS:
-                raise
-            unit = "USD" if new.currency is Currency.USD else "credits"
-            message = f"This costs {as_decimal(deploy.price)} {unit}, more than is available."
-            raise MarketError(error.code, message) from error
+        with self._jobs.counting_refusals(user_id):
+            async with (
+                naming_funds(self._context, spender, deploy.price),
+                reporting_limits(self._context, spender),
+            ):
+                if template is None:
+                    await self._store.write(
+                        _create,
+                        self._context,
+                        deploy,
+                        self._replicas(deploy, price_credit, price),
+                        self._jobs.bounds(),
+                        receipt,
+                        spender,
+                    )
+                else:
+                    await self._begin(
+                        deploy, template, new.strategy, price_credit, receipt, spender
+                    )
         return deploy
 
     async def find(self, user_id: str, deploy_id: str) -> Deploy:

@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from market.accounts.bounds import lock_and_keep, lock_user, require
+from market.accounts.funds import naming_funds
 from market.accounts.personal import bounds_of
 from market.accounts.spending import Spender, reporting_limits, spend
 from market.accounts.suspensions import require_may_buy
@@ -287,7 +288,10 @@ class Rollouts:
             return revision, done
 
         with self._jobs.counting_refusals(user_id):
-            async with reporting_limits(self._context, spender):
+            async with (
+                naming_funds(self._context, spender),
+                reporting_limits(self._context, spender),
+            ):
                 revision, done = await self._store.write(revise)
         self._tell(done)
         self._hear_deploy(deploy_id)
@@ -342,7 +346,10 @@ class Rollouts:
                 `too_many_attempts`, `spend_limit_reached`, and nothing was changed then.
         """
         with self._jobs.counting_refusals(user_id):
-            async with reporting_limits(self._context, spender):
+            async with (
+                naming_funds(self._context, spender),
+                reporting_limits(self._context, spender),
+            ):
                 done = await self._store.write(self._scale, user_id, deploy_id, replicas, spender)
         self._tell(done)
         self._hear_deploy(deploy_id)

@@ -11,6 +11,7 @@ from market.devices.devices import Devices
 from market.dispatch.asks import Standing
 from market.dispatch.dispatch import Dispatch
 from market.events.context import Context
+from market.jobs.appeals import open_until
 from storage.devices import device_work as queries
 from storage.devices import devices as device_queries
 from storage.devices.device_work import DoneRow
@@ -55,6 +56,18 @@ class EarnedDay(NamedTuple):
     shared_bytes: int
 
 
+class Done(Struct, frozen=True):
+    """A job that a device had; its owner may appeal against a decision about it until a time."""
+
+    row: DoneRow
+    appeal_until: int | None
+
+    @property
+    def id(self) -> str:
+        """The identifier of the job."""
+        return self.row.id
+
+
 class DeviceWork:
     """Reports to owners about the work of their devices.
 
@@ -90,13 +103,20 @@ class DeviceWork:
         standing = self._dispatch.devices.standing(row, reputation.score)
         return Seen(row, self._state(row, running), running, standing)
 
-    async def jobs(self, user_id: str, device_id: str, *, before: str, limit: int) -> list[DoneRow]:
+    async def jobs(self, user_id: str, device_id: str, *, before: str, limit: int) -> list[Done]:
         """Return the jobs that a device of a user has had, newest first.
 
         Raises:
             MarketError: `token_not_found`.
         """
-        return await self._store.read(_jobs, user_id, device_id, before, limit)
+
+        async def look(tx: Transaction) -> list[Done]:
+            await _require(tx, user_id, device_id)
+            rows = await queries.page(tx, device_id=device_id, before=before, limit=limit)
+            ends = await open_until(tx, user_id, [row.id for row in rows], self._now())
+            return [Done(row, ends.get(row.id)) for row in rows]
+
+        return await self._store.read(look)
 
     async def earned(self, user_id: str, device_id: str, days: int) -> list[EarnedDay]:
         """Return the earnings of a user's device in the last days, the latest first.
@@ -129,13 +149,6 @@ class DeviceWork:
 async def _require(tx: Transaction, user_id: str, device_id: str) -> None:
     if await device_queries.find(tx, device_id=device_id, user_id=user_id) is None:
         raise MarketError(Code.TOKEN_NOT_FOUND)
-
-
-async def _jobs(
-    tx: Transaction, user_id: str, device_id: str, before: str, limit: int
-) -> list[DoneRow]:
-    await _require(tx, user_id, device_id)
-    return await queries.page(tx, device_id=device_id, before=before, limit=limit)
 
 
 async def _earned(tx: Transaction, user_id: str, device_id: str, first: int) -> list[EarnedDay]:

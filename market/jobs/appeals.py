@@ -19,7 +19,6 @@ from storage.jobs import appeals as queries
 from storage.jobs import jobs as job_queries
 from storage.jobs import reviews as review_queries
 from storage.jobs.appeals import AppealRow, DecidedRow
-from storage.jobs.jobs import JobRow
 from storage.jobs.reviews import ReviewRow
 
 DUE_SECONDS = 72 * 3_600
@@ -38,6 +37,11 @@ class Claim(Struct, frozen=True):
     most: int
     awarded: int
     decided_at: int
+
+    @property
+    def ends_at(self) -> int:
+        """The end of the time to appeal."""
+        return self.decided_at + APPEAL_SECONDS
 
 
 class Appeals:
@@ -76,12 +80,12 @@ class Appeals:
         for before in await queries.of_job(tx, job_id):
             if before.user_id == user_id:
                 return before
-        claim, now = claim_of(job, rows, user_id), self._context.now()
+        claim, now = claim_of(rows, user_id), self._context.now()
         if claim is None:
             raise MarketError(Code.NOT_REVIEWABLE, "No dispute of this job was decided.")
         if claim.awarded >= claim.most:
             raise MarketError(Code.NOT_REVIEWABLE, "The decision has given you everything.")
-        if now > claim.decided_at + APPEAL_SECONDS:
+        if now > claim.ends_at:
             raise MarketError(Code.NOT_REVIEWABLE, "The time to appeal is over.")
         row = AppealRow(
             self._context.identifiers.new(), job_id, user_id, reason, now, now + DUE_SECONDS
@@ -90,24 +94,43 @@ class Appeals:
         return row
 
 
-def claim_of(job: JobRow, rows: Sequence[ReviewRow], user_id: str) -> Claim | None:
-    """Return the claim of one side in the decided disputes of a job; None without a decision."""
-    is_buyer = job.user_id == user_id
+async def open_until(
+    tx: Transaction, user_id: str, job_ids: Sequence[str], now: int
+) -> dict[str, int]:
+    """Return the end of the time to appeal, by the job; without jobs that permit no appeal."""
+    reviews = await review_queries.of_jobs(tx, job_ids)
+    claims = {job_id: claim_of(rows, user_id) for job_id, rows in reviews.items()}
+    ends = {
+        job_id: claim.ends_at
+        for job_id, claim in claims.items()
+        if claim is not None and claim.awarded < claim.most and now <= claim.ends_at
+    }
+    appeals = await queries.of_jobs(tx, list(ends))
+    appealed = {row.job_id for row in appeals if row.user_id == user_id}
+    return {job_id: ends_at for job_id, ends_at in ends.items() if job_id not in appealed}
+
+
+def claim_of(rows: Sequence[ReviewRow], user_id: str) -> Claim | None:
+    """Return the claim of one side in the decided disputes of a job; None without a decision.
+
+    `rows` are all reviews of the job.
+    """
     decided = [
         row
         for row in rows
         if row.state in _DECIDED
         and row.disputed_at is not None
         and row.resolved_at is not None
-        and (is_buyer or row.user_id == user_id)
+        and user_id in (row.buyer_id, row.user_id)
     ]
     if not decided:
         return None
+    is_buyer = decided[0].buyer_id == user_id
     last = max(row.resolved_at or 0 for row in decided)
     if is_buyer:
         back = sum(row.price if _is_reversed(row) else row.refunded for row in decided)
         most = sum(row.price for row in decided)
-        return Claim(True, Currency(job.currency), most, back, last)
+        return Claim(True, Currency(decided[0].currency), most, back, last)
     kept = sum(0 if _is_reversed(row) else row.earned - row.withheld for row in decided)
     return Claim(False, Currency.CREDIT, sum(row.earned for row in decided), kept, last)
 

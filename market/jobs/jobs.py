@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from market.accounts.bounds import Bounds, lock_and_keep
+from market.accounts.funds import naming_funds
 from market.accounts.spending import Spender, reporting_limits
 from market.accounts.suspensions import require_devices
 from market.attempts.attempts import Ending, require_current, slots_left
@@ -37,7 +38,6 @@ from market.jobs.specs import UNREADABLE, Spec, Specs, size_of
 from market.jobs.terms import JobTerms
 from market.jobs.waiting_jobs import needs_of
 from market.logs.logs import Logs
-from market.money.money import as_decimal
 from market.trust import trust
 from storage.deploys import deploys as deploy_queries
 from storage.devices import devices as device_queries
@@ -226,15 +226,13 @@ class Jobs:
         job_ids = [
             job_id for job_id, spec in specs if spec is not None and spec.payload is not None
         ]
-        try:
-            with self.counting_refusals(user_id), self.notices.waiting_if_unknown(job_ids):
-                async with reporting_limits(self._context, order.spender):
-                    await self._store.write(postings.create, self._context, order, self.bounds())
-        except MarketError as error:
-            if error.code is not Code.INSUFFICIENT_FUNDS:
-                raise
-            message = f"The price of {as_decimal(order.price)} credits is more than is available."
-            raise MarketError(error.code, message, field="price_credit") from error
+        context, spender = self._context, order.spender
+        with self.counting_refusals(user_id), self.notices.waiting_if_unknown(job_ids):
+            async with (
+                naming_funds(context, spender, order.price, "price_credit"),
+                reporting_limits(context, spender),
+            ):
+                await self._store.write(postings.create, context, order, self.bounds())
         self.notices.publish_waiting(job_ids)
 
     @contextmanager

@@ -3,6 +3,7 @@
 A posting never waits: it is checked, and then stored in one transaction, or not at all.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct
@@ -22,6 +23,7 @@ from market.jobs.copies import Copying
 from market.jobs.pay import hold_of
 from market.jobs.specs import Spec
 from market.money import ledger
+from market.money.ledger import ShortfallError
 from market.money.money import MICRO, Currency
 from storage.engines.store import Transaction
 from storage.jobs import job_specs as spec_queries
@@ -196,9 +198,15 @@ async def put_up(
             `too_much_job_text`.
     """
     user_id, now = jobs[0][0].user_id, jobs[0][0].created_at
+    taken = Counter[str]()
     for job, transfer_id in jobs:
         hold = HoldRow(hold_of(job.id), job.user_id, job.currency, job.price_held, None)
-        await ledger.hold(tx, hold, transfer_id=transfer_id, now=now)
+        try:
+            await ledger.hold(tx, hold, transfer_id=transfer_id, now=now)
+        except ShortfallError as error:  # the jobs before it are not posted either
+            has = None if error.available is None else error.available + taken[job.currency]
+            raise ShortfallError(error.currency, has) from error
+        taken[job.currency] += job.price_held
         await queries.insert(tx, job)
     await record_all(tx, context, [NewEvent(user_id, _created(job), job.id) for job, _ in jobs])
     bounds = await bounds_of(tx, user_id, bounds, now)

@@ -24,7 +24,7 @@ sum of the earnings, in any order of these steps. The schema keeps E between 0 a
 entry has its change of E, and the audit adds the entries up.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -194,6 +194,22 @@ class Transfer(Struct, frozen=True):
     created_at: int
 
 
+class ShortfallError(MarketError):
+    """A user's account has less than a transfer takes from it.
+
+    The message names no amount, since the caller may be another than the account's owner.
+
+    Args:
+        currency: the currency of the transfer.
+        available: the spendable money of the account that pays first; None for another account.
+    """
+
+    def __init__(self, currency: Currency, available: int | None) -> None:
+        super().__init__(Code.INSUFFICIENT_FUNDS)
+        self.currency = currency
+        self.available = available
+
+
 async def open_accounts(tx: Transaction, user_id: str) -> None:
     """Open a user's accounts in every currency, empty."""
     accounts = []
@@ -237,7 +253,8 @@ async def _post(tx: Transaction, transfer: Transfer) -> list[Movement] | None:
         return None
     movements = [movement for movement in transfer.movements if movement.amount]
     await lock(tx, movements)
-    movements = await _with_earned_parts(tx, movements)
+    before = await _spendable(tx, movements)
+    movements = _with_earned_parts(movements, before)
     entries = [EntryRow(str(transfer.currency), *movement) for movement in movements]
     try:
         if len(entries) == 1:
@@ -249,6 +266,10 @@ async def _post(tx: Transaction, transfer: Transfer) -> list[Movement] | None:
         is_ours = any(movement.amount < 0 for movement in movements)  # not the caller's mistake
         if refusal is None or is_ours:
             raise
+        if refusal is Code.INSUFFICIENT_FUNDS:
+            first = before.get(movements[0].debit)
+            has = None if first is None else first.balance
+            raise ShortfallError(transfer.currency, has) from error
         raise MarketError(refusal) from error
     if transfer.kind in EARNING_KINDS:
         for movement in movements:
@@ -260,21 +281,32 @@ async def _post(tx: Transaction, transfer: Transfer) -> list[Movement] | None:
     return movements
 
 
-async def _with_earned_parts(tx: Transaction, movements: Sequence[Movement]) -> list[Movement]:
+async def _spendable(
+    tx: Transaction, movements: Sequence[Movement]
+) -> dict[str, queries.BalanceRow]:
+    """Return the balances of the users' available accounts that movements take money from.
+
+    The accounts are locked.
+    """
+    accounts = {each.debit for each in movements if each.earned <= 0 and _AVAILABLE in each.debit}
+    return {account: await queries.balances(tx, account) for account in sorted(accounts)}
+
+
+def _with_earned_parts(
+    movements: Sequence[Movement], before: Mapping[str, queries.BalanceRow]
+) -> list[Movement]:
     """Return movements with the earned money that each takes from a user's available account.
 
-    Other money leaves first. The accounts are locked.
+    Other money leaves first.
     """
-    left: dict[str, queries.BalanceRow] = {}
-    parts = []
+    left, parts = dict(before), []
     for movement in movements:
         account = movement.debit
-        if movement.earned <= 0 and _AVAILABLE in account:
-            before = left.get(account) or await queries.balances(tx, account)
-            other = before.balance - before.earned
-            part = min(max(-movement.earned, movement.amount - other, 0), before.earned)
-            rest = queries.BalanceRow(before.balance - movement.amount, before.earned - part)
-            left[account] = rest
+        if movement.earned <= 0 and account in left:
+            now = left[account]
+            other = now.balance - now.earned
+            part = min(max(-movement.earned, movement.amount - other, 0), now.earned)
+            left[account] = queries.BalanceRow(now.balance - movement.amount, now.earned - part)
             parts.append(movement._replace(earned=-part))
         else:
             parts.append(movement)
@@ -299,7 +331,7 @@ async def hold(
     at least `request.earned` is earned money; the hold records how much it is.
 
     Raises:
-        MarketError: `insufficient_funds`.
+        ShortfallError: the account has less.
     """
     currency = Currency(request.currency)
     movement = Movement(

@@ -8,6 +8,9 @@ MICRO = 1_000_000
 BYTE_DIGITS = 9
 GB = 1_000_000_000
 
+# No amount and no balance is larger, in USD or credits.
+UNITS_MAX = 10**12
+
 # Scaled numbers have no more digits than a 64-bit integer of the database holds for certain.
 _WHOLE_DIGITS = 18
 

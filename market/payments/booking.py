@@ -106,11 +106,10 @@ async def book(
         row = await _book_state(tx, booking, row, seen)
     rows: list[ReturnRow] = []
     if row.status == PaymentStatus.PAID:
-        exchange = Exchange.of(row, seen)
+        exchange, rows = Exchange.of(row, seen), await return_queries.of_payment(tx, payment_id)
         for each in seen.returns:
-            stored = _stored(await return_queries.of_payment(tx, payment_id), each)
-            await _book_return(tx, booking, row, exchange.credited(each, stored))
-        rows = await return_queries.of_payment(tx, payment_id)
+            facts = exchange.credited(each, _stored(rows, each))
+            rows = await _book_return(tx, booking, row, facts, rows)
     await queries.plan(
         tx,
         payment_id,
@@ -133,10 +132,11 @@ async def book_refund(
     row = await queries.find(tx, payment_id)
     assert row is not None  # noqa: S101 - payments are never deleted
     await returning.lock(tx, row.user_id)
+    rows = await return_queries.of_payment(tx, payment_id)
     if seen is not None:
-        await _book_return(tx, booking, row, seen)
+        await _book_return(tx, booking, row, seen, rows)
         return
-    for each in await return_queries.of_payment(tx, payment_id):
+    for each in rows:
         is_unknown = each.provider_ref is None and each.status == ReturnStatus.PENDING
         if each.id == return_id and is_unknown:
             await returning.give_back(tx, booking.context, each)
@@ -283,24 +283,40 @@ def _gone(rows: Sequence[ReturnRow]) -> int:
 
 
 async def _book_return(
-    tx: Transaction, booking: Booking, payment: PaymentRow, seen: SeenReturn
-) -> None:
+    tx: Transaction,
+    booking: Booking,
+    payment: PaymentRow,
+    seen: SeenReturn,
+    rows: list[ReturnRow],
+) -> list[ReturnRow]:
     """Book a refund or a dispute, from the state that is stored to the state of the facts.
 
     A return beside a pending refund may be stored with a smaller amount. If the refund fails, the
-    rest becomes a second return.
+    rest becomes a second return. `rows` are the returns of the payment; those afterwards are
+    returned, and read again only after a change.
     """
-    row = await _book_part(tx, booking, payment, seen)
-    if row is not None and row.kind in _BY_OTHERS and row.amount < seen.amount:
-        rest = replace(seen, ref=seen.ref + REST, own_id="", amount=seen.amount - row.amount)
-        await _book_return(tx, booking, payment, rest)
+    row = await _book_part(tx, booking, payment, seen, rows)
+    if row is None:
+        return rows
+    if row not in rows:
+        rows = await return_queries.of_payment(tx, payment.id)
+    if row.kind not in _BY_OTHERS or row.amount >= seen.amount:
+        return rows
+    rest = replace(seen, ref=seen.ref + REST, own_id="", amount=seen.amount - row.amount)
+    return await _book_return(tx, booking, payment, rest, rows)
 
 
 async def _book_part(
-    tx: Transaction, booking: Booking, payment: PaymentRow, seen: SeenReturn
+    tx: Transaction,
+    booking: Booking,
+    payment: PaymentRow,
+    seen: SeenReturn,
+    rows: list[ReturnRow],
 ) -> ReturnRow | None:
-    """Book a return as far as its payment has room for it; return its stored row."""
-    rows = await return_queries.of_payment(tx, payment.id)
+    """Book a return as far as its payment has room for it; return its row after that.
+
+    The row is in `rows` if nothing was changed.
+    """
     row = _stored(rows, seen)
     if row is None:
         if seen.state == "void":
@@ -318,6 +334,7 @@ async def _book_part(
             _logger.error("payment %s: refund %s has another amount", payment.id, seen.ref)
             return row
         await return_queries.set_ref(tx, row.id, seen.ref)
+        row = row._replace(provider_ref=seen.ref)
     after = ReturnStatus(seen.state)
     if row.status in (after, ReturnStatus.VOID):
         return row
@@ -331,7 +348,7 @@ async def _book_part(
         await returning.give_back(tx, booking.context, row)
         await note_queries.cancel(tx, row.id, booking.context.now())
     await _mail(tx, booking, row, after, number)
-    return row
+    return row._replace(status=after)
 
 
 async def _note(tx: Transaction, booking: Booking, row: ReturnRow) -> int | None:

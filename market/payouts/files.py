@@ -227,6 +227,8 @@ def _line(number: int, row: dict[str, str | None]) -> Line | None:
     if word not in set(Outcome):
         raise _invalid(f"Line {number}: the outcome is paid or failed.")
     outcome, reason = Outcome(word), None
+    if outcome is Outcome.PAID and cells["reason"]:
+        raise _invalid(f"Line {number}: an outcome of paid has no reason.")
     if outcome is Outcome.FAILED:
         reasons = {str(each) for each in FailReason}
         if cells["reason"] not in reasons:

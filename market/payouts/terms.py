@@ -44,6 +44,10 @@ class FailReason(StrEnum):
     NOT_SENT = "not_sent"
 
 
+# The reasons of payouts that were paid and came back; the others say that no money left.
+REASONS_OF_RETURNS = (FailReason.RETURNED, FailReason.UNCLAIMED)
+
+
 class PayoutTerms(Struct, frozen=True):  # as wide as its section of the settings
     """The operator's terms for payouts; amounts in micro-USD, times in seconds.
 

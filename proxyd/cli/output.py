@@ -4,17 +4,19 @@ import os
 import sys
 from datetime import UTC, datetime
 
+from proxyd.ops.logs import escaped
+
 LAYOUT = "\n\t"  # control characters that an error of several lines has
 
 
 def printable(text: str, *, kept: str = "") -> str:
-    """Return a text of a stranger with question marks for control characters of terminals.
+    r"""Return a text of a stranger with control characters of terminals escaped, as `\n`.
 
     Args:
         text: any text.
         kept: control characters that stay.
     """
-    return "".join(each if each.isprintable() or each in kept else "?" for each in text)
+    return "".join(each if each.isprintable() or each in kept else escaped(each) for each in text)
 
 
 def moment(seconds: int) -> str:
@@ -25,7 +27,7 @@ def moment(seconds: int) -> str:
 def complain(text: str) -> None:
     """Write an error to standard error: in one write, because several processes may do so.
 
-    Text of other people may be in it, so control characters of terminals become question marks.
+    Text of other people may be in it, so control characters of terminals are escaped.
     """
     sys.stderr.write(f"proxyd: {printable(text, kept=LAYOUT)}\n")
 

@@ -82,11 +82,15 @@ def amount(text: str) -> int:
     """Return an amount of money, in micro-units."""
     from decimal import Decimal, InvalidOperation
 
-    from market.money.money import MICRO, micro
+    from market.money.money import MICRO, UNITS_MAX, micro
 
     try:
         text.encode("ascii")  # Decimal also reads the digits of other scripts
         given = Decimal(text)
+        if given.is_finite() and given >= UNITS_MAX:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is too large: an amount is less than {UNITS_MAX}"
+            )
         exact = micro(given)
     except (InvalidOperation, ValueError):
         raise argparse.ArgumentTypeError(

@@ -138,12 +138,14 @@ def _time(record: logging.LogRecord) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
 
+def escaped(character: str) -> str:
+    r"""Return a character that does not print as a terminal shows it, such as `\n` or `\x1b`."""
+    return character.encode("unicode_escape").decode()
+
+
 def _one_line(record: logging.LogRecord) -> str:
     """Return the message, control characters escaped: a client cannot forge a line of the log."""
     message = record.getMessage()
     if message.isprintable():
         return message
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in message
-    )
+    return "".join(each if each.isprintable() else escaped(each) for each in message)

@@ -1,5 +1,7 @@
 """Queries on appeals: requests of one side of a decided dispute for another decision."""
 
+import json
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.engines.paging import NEWEST_FIRST, behind
@@ -53,6 +55,18 @@ async def of_job(tx: Transaction, job_id: str) -> list[AppealRow]:
     """Return the appeals of both sides of a job."""
     return await tx.all(
         AppealRow, f"{_APPEAL} WHERE a.job_id = :job_id ORDER BY a.id", job_id=job_id
+    )
+
+
+async def of_jobs(tx: Transaction, job_ids: Sequence[str]) -> list[AppealRow]:
+    """Return the appeals of all sides of some jobs."""
+    return await tx.all(
+        AppealRow,
+        f"""
+        SELECT {_COLUMNS} FROM {tx.table("asked", id="TEXT")}
+        JOIN appeals AS a ON a.job_id = asked.id
+        """,
+        asked=json.dumps([{"id": job_id} for job_id in job_ids]),
     )
 
 

@@ -1,5 +1,7 @@
 """Queries on reviews: finished jobs whose buyers may look at the result before it is paid for."""
 
+import json
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.engines.store import Transaction, insert_row
@@ -68,6 +70,23 @@ async def of_job(tx: Transaction, job_id: str) -> list[ReviewRow]:
     return await tx.all(
         ReviewRow, f"{_REVIEW} WHERE job_id = :job_id ORDER BY attempt", job_id=job_id
     )
+
+
+async def of_jobs(tx: Transaction, job_ids: Sequence[str]) -> dict[str, list[ReviewRow]]:
+    """Return the reviews of jobs, as `of_job` does, by the job."""
+    columns = ", ".join(f"r.{name}" for name in ReviewRow._fields)
+    rows = await tx.all(
+        ReviewRow,
+        f"""
+        SELECT {columns} FROM {tx.table("asked", id="TEXT")}
+        JOIN job_reviews AS r ON r.job_id = asked.id ORDER BY r.job_id, r.attempt
+        """,
+        asked=json.dumps([{"id": job_id} for job_id in sorted(set(job_ids))]),
+    )
+    found: dict[str, list[ReviewRow]] = {job_id: [] for job_id in job_ids}
+    for row in rows:
+        found[row.job_id].append(row)
+    return found
 
 
 async def dispute(tx: Transaction, job_id: str, *, reason: str, now: int) -> bool:

@@ -155,6 +155,23 @@ async def test_an_appeal_from_the_console_is_judged_on_the_page_of_its_case(
     await tab.until_text("Rewards for photos", "h1")
 
 
+async def test_a_worker_appeals_on_the_page_of_the_device(visit: Visit, staff: StaffApi) -> None:
+    job_id, _, owner = await disputed(staff)
+    first = await staff.token(Role.OPERATOR)
+    await staff.call("POST", f"/jobs/{job_id}/reverse", {"reason": WHY}, token=first)
+    [device] = (await staff.service.call("GET", "/api/worker/devices", token=owner.token)).body[
+        "devices"
+    ]
+    tab = await opened(visit, staff.service, owner, f"/console/devices/{device['id']}")
+    await tab.click("Appeal: train")
+    await tab.fill("Objection to the decision", "the sum is right")
+    await tab.click("details button[type=submit]")
+    await tab.until_text("You have appealed", "main")
+    assert not await faults(tab)
+    [appeal] = (await staff.service.call("GET", "/api/appeals", token=owner.token)).body["appeals"]
+    assert appeal["job_id"] == job_id
+
+
 async def test_a_large_correction_is_approved_by_a_second_person(
     visit: Visit, staff: StaffApi
 ) -> None:

@@ -118,6 +118,7 @@ def test_a_suspension_cuts_the_connections_of_one_daemon(url: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["postgres"])
 def test_a_suspension_cuts_a_hundred_connections_on_three_nodes_within_a_second(url: str) -> None:
+    """On PostgreSQL alone: on SQLite one daemon has the database, as in the test before."""
     with ExitStack() as stack:
         daemons = [stack.enter_context(serving(url, **PACED)) for _ in range(3)]
         suspended_and_resumed(url, daemons, 34)

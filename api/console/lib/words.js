@@ -14,8 +14,8 @@ const UNITS = [
 ];
 const TIME = { hour: "numeric", minute: "2-digit" };
 const BYTES = ["byte", "kilobyte", "megabyte", "gigabyte", "terabyte"];
-// The sentence of the code does not name the fault: the server's own one stands behind it.
-const PARTICULAR = new Set(["invalid_field", "unknown_field", "payload_invalid"]);
+// The sentence of the code names no fault and no amount: the server's own one stands behind it.
+const PARTICULAR = new Set(["invalid_field", "unknown_field", "payload_invalid", "insufficient_funds"]);
 
 let chosen = preferred();
 let texts = {};

@@ -17,6 +17,7 @@ from storage.engines.store import Transaction
 from storage.staff.abuse import ticket_writes as writes
 from storage.staff.abuse import tickets as queries
 from storage.staff.abuse.tickets import TicketRow
+from storage.staff.base import log
 from storage.staff.base.log import ShownLogRow
 from storage.staff.base.writes import lock_head
 
@@ -194,7 +195,7 @@ async def _show(tx: Transaction, author: Author, number: int) -> TicketPage:
     await permit(tx, author, Action.TICKET_READ)
     row = await found(tx, number)
     return TicketPage(
-        row, json.loads(row.facts), await queries.history(tx, number, limit=HISTORY_MAX)
+        row, json.loads(row.facts), await log.of_subject(tx, TICKET, str(number), limit=HISTORY_MAX)
     )
 
 

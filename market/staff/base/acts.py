@@ -32,9 +32,11 @@ STAFF, USER, SEARCH = "staff", "user", "search"
 SESSION, KEY, DEVICE, JOB, TICKET = "session", "key", "device", "job", "ticket"
 PAYMENT, CASE = "payment", "case"
 PAYOUT, BATCH = "payout", "payout_batch"
+APPROVAL = "approval"
 
 _Result = TypeVar("_Result")
 # The old and the new value of each changed field, by its name: identifiers, amounts and states.
+# The names of amounts are in `columns.AMOUNTS`.
 Changes = Mapping[str, tuple[str | int | bool | None, str | int | bool | None]]
 Change = Callable[[Transaction], Coroutine[Any, Any, tuple[_Result, Changes]]]
 
@@ -170,13 +172,18 @@ async def act(tx: Transaction, context: Context, new: Act, change: Change[_Resul
         user_id=new.user_id,
         text_id=text_id,
         text_hash=text_hash,
-        changes=json.dumps(changes, sort_keys=True, separators=(",", ":")),
+        changes=encoded(changes),
         hash="",
     )
     await writes.append(tx, row._replace(hash=digest(row, before.hash)))
     if receipt is not None:
         await answers.keep(tx, receipt, result)
     return result
+
+
+def encoded(changes: Changes) -> str:
+    """Return changes as the log stores them: equal changes are equal texts."""
+    return json.dumps(changes, sort_keys=True, separators=(",", ":"))
 
 
 async def require_stranger(tx: Transaction, author: Author, user_id: str | None) -> None:

@@ -27,6 +27,7 @@ class StaffScope(StrEnum):
 SCOPES: Mapping[Action, StaffScope] = {
     Action.SEARCH: StaffScope.READ,
     Action.SEARCH_ADDRESS: StaffScope.READ,
+    Action.SEARCH_EMAIL: StaffScope.READ,
     Action.USER_VIEW: StaffScope.READ,
     Action.SESSION_VIEW: StaffScope.READ,
     Action.LOG_READ: StaffScope.READ,
@@ -119,7 +120,7 @@ class StaffCaller(Struct, frozen=True):
     @property
     def member(self) -> Member:
         """The caller as the author of an act."""
-        return Member(self.staff_id, self.role, self.via)
+        return Member(self.staff_id, self.role, self.via, session_id=self.session_id)
 
     @property
     def user_id(self) -> str:

@@ -2,7 +2,9 @@
 
 E-mail addresses and networks of a user are masked in each answer of this package: to pages, to
 programs and to commands. The act `user.reveal` shows them to its author for an hour. It is a row of
-the log with its reason, once an hour for each user and author.
+the log with its reason, once an hour for each user and author. Of a member it counts for the login
+or key alone that asked for it: a program with a key, or a stolen login, sees no data that the
+member has revealed elsewhere.
 """
 
 from collections.abc import Collection
@@ -10,7 +12,7 @@ from collections.abc import Collection
 from msgspec import Struct
 
 from market.events.context import Context
-from market.staff.base.acts import USER, Act, Changes, act, reason
+from market.staff.base.acts import USER, Act, Changes, act, encoded, reason
 from market.staff.base.roles import Action, Author, Member
 from storage.engines.store import Transaction
 from storage.staff.base import log as queries
@@ -43,7 +45,10 @@ def masked_network(network: str) -> str:
 async def revealed(
     tx: Transaction, author: Author, users: Collection[str], *, now: int
 ) -> dict[str, int]:
-    """Return the users that an author has revealed, with the end of that in UTC seconds."""
+    """Return the users that an author has revealed, with the end of that in UTC seconds.
+
+    A member has revealed them through the same login or key.
+    """
     if not users:
         return {}
     member = author.staff_id if isinstance(author, Member) else None
@@ -53,6 +58,7 @@ async def revealed(
         action=Action.USER_REVEAL,
         staff_id=member,
         unix_user=author.unix_user,
+        changes=encoded(_of_login(author)),
         since=now - REVEALED_SECONDS,
     )
     return {row.user_id: row.at + REVEALED_SECONDS for row in rows}
@@ -73,7 +79,14 @@ async def reveal(context: Context, author: Author, user_id: str, why: str) -> Re
         return Revealed(user_id, before[user_id])
 
     async def change(_: Transaction) -> tuple[Revealed, Changes]:
-        return Revealed(user_id, now + REVEALED_SECONDS), {}
+        return Revealed(user_id, now + REVEALED_SECONDS), _of_login(author)
 
     new = Act(author, Action.USER_REVEAL, USER, user_id, user_id, text)
     return await context.store.write(act, context, new, change)
+
+
+def _of_login(author: Author) -> Changes:
+    """Return the changes of a reveal: the login or key that it counts for."""
+    if isinstance(author, Member) and author.session_id is not None:
+        return {"login": (None, author.session_id)}
+    return {}

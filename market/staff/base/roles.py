@@ -23,6 +23,7 @@ class Action(StrEnum):
 
     SEARCH = "search"
     SEARCH_ADDRESS = "search.address"
+    SEARCH_EMAIL = "search.email"
     USER_VIEW = "user.view"
     USER_REVEAL = "user.reveal"
     USER_NOTE = "user.note"
@@ -107,6 +108,7 @@ _MONEY = frozenset((Role.FINANCE, Role.OPERATOR))
 MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.SEARCH: _ALL,
     Action.SEARCH_ADDRESS: _OPERATOR,
+    Action.SEARCH_EMAIL: _ALL,
     Action.USER_VIEW: _ALL,
     Action.USER_REVEAL: _ALL,
     Action.USER_NOTE: _ALL,
@@ -241,6 +243,7 @@ class Machine(Struct, frozen=True):
 class Member(Struct, frozen=True):
     """A member of the staff who acts; `unix_user` runs the command, if it is one.
 
+    `session_id` is the identifier of the login or key through which the member acts.
     A `receipt` keeps the answer to the act: of a repeated request, only the first one acts.
     """
 
@@ -249,6 +252,7 @@ class Member(Struct, frozen=True):
     via: Via
     unix_user: str | None = None
     receipt: Receipt[Any] | None = None
+    session_id: str | None = None
 
 
 class Rule(Struct, frozen=True):

@@ -4,10 +4,15 @@ The first decision stays as it is. If the appeal succeeds, the house pays the mi
 appellant, or a percentage of it.
 """
 
+import json
+from collections.abc import Sequence
+
 from market.events.context import Context
 from market.jobs.appeals import Claim, claim_of
 from market.money.money import as_decimal
-from market.staff.base.acts import Changes
+from market.staff.base.acts import APPROVAL, JOB, Changes
+from market.staff.base.columns import author_of
+from market.staff.base.roles import Action
 from market.staff.cases.base import (
     HISTORY_MAX,
     Case,
@@ -21,12 +26,15 @@ from market.staff.cases.base import (
 )
 from storage.engines.store import Transaction
 from storage.jobs import appeals as queries
-from storage.jobs import jobs as job_queries
 from storage.jobs import reviews as review_queries
 from storage.jobs.appeals import AppealRow
-from storage.jobs.jobs import JobRow
 from storage.jobs.reviews import ReviewRow
+from storage.staff.base import log
+from storage.staff.base.log import ShownLogRow
 from storage.staff.cases import case_decisions
+
+# The acts of a second person about a decision, in words.
+_ENDINGS = {Action.APPROVAL_APPROVE: "approval", Action.APPROVAL_REFUSE: "refusal"}
 
 
 class Appeals(CaseKind):
@@ -35,23 +43,23 @@ class Appeals(CaseKind):
     async def find(self, tx: Transaction, case_id: str) -> Case | None:
         """Return an appeal."""
         row = await queries.find(tx, case_id)
-        return None if row is None else await _case(tx, row)
+        return None if row is None else (await _cases(tx, [row]))[0]
 
     async def page(self, tx: Transaction, *, user_id: str, before: str, limit: int) -> list[Case]:
         """Return the newest appeals, of a user or of all users."""
         rows = await queries.page(tx, user_id=user_id, before=before, limit=limit)
-        return [await _case(tx, row) for row in rows]
+        return await _cases(tx, rows)
 
     async def first_due(self, tx: Transaction, limit: int, /) -> list[Case]:
         """Return the appeals that wait for a decision, the first one that is due first."""
-        return [await _case(tx, row) for row in await queries.first_due(tx, limit=limit)]
+        return await _cases(tx, await queries.first_due(tx, limit=limit))
 
     async def evidence(self, tx: Transaction, case: Case) -> Evidence:
-        """Return the objection, the first decision, and the appeal of the other side."""
+        """Return the objection, and the first decision with its authors and their reasons."""
         row = await queries.find(tx, case.id)
         assert row is not None  # noqa: S101 - no appeal is deleted
-        job, rows = await _dispute(tx, row.job_id)
-        claim = _claim(job, rows, row)
+        rows = await review_queries.of_job(tx, row.job_id)
+        claim = _claim(rows, row)
         facts = [
             Fact("job", row.job_id),
             Fact("appellant", "buyer" if claim.is_buyer else "worker"),
@@ -69,16 +77,17 @@ class Appeals(CaseKind):
             )
             if at is not None
         ]
+        past += await _first_decisions(tx, row.job_id)
         return Evidence(facts, sorted(past, key=lambda each: each.at)[-HISTORY_MAX:])
 
     async def parties(self, tx: Transaction, case: Case, /) -> Parties:
         """Return both sides of the job, and the authors of the first decision."""
         row = await queries.find(tx, case.id)
         assert row is not None  # noqa: S101 - no appeal is deleted
-        job, rows = await _dispute(tx, row.job_id)
+        rows = await review_queries.of_job(tx, row.job_id)
         attempts = [each.attempt for each in rows]
         return Parties(
-            tuple(dict.fromkeys((job.user_id, *(each.user_id for each in rows)))),
+            tuple(dict.fromkeys((rows[0].buyer_id, *(each.user_id for each in rows)))),
             frozenset(await case_decisions.deciders(tx, row.job_id, attempts)),
         )
 
@@ -104,9 +113,33 @@ def _returned(row: ReviewRow) -> str:
     return f"{as_decimal(row.refunded)} {row.currency} to the buyer" if row.refunded else ""
 
 
-async def _case(tx: Transaction, row: AppealRow) -> Case:
-    job, rows = await _dispute(tx, row.job_id)
-    claim = _claim(job, rows, row)
+async def _first_decisions(tx: Transaction, job_id: str) -> list[PastEvent]:
+    """Return the acts that decided a dispute: each with its author and reason."""
+    acts = await log.of_subject(tx, JOB, job_id, action=Action.JOB_DECIDE, limit=HISTORY_MAX)
+    found = []
+    for act in acts:
+        changes = json.loads(act.changes)
+        if "repeated" in changes:
+            continue
+        approval_id = changes.get("approval", (None, None))[1]
+        found.append(_judged(act, "decision" if approval_id is None else "request to decide"))
+        if approval_id is not None:
+            ended = await log.of_subject(tx, APPROVAL, approval_id, limit=1)
+            found += [_judged(each, _ENDINGS[Action(each.action)]) for each in ended]
+    return found
+
+
+def _judged(row: ShownLogRow, what: str) -> PastEvent:
+    return PastEvent(row.at, f"{what} by {author_of(row)}", row.text or "")
+
+
+async def _cases(tx: Transaction, rows: Sequence[AppealRow]) -> list[Case]:
+    reviews = await review_queries.of_jobs(tx, [row.job_id for row in rows])
+    return [_case(reviews[row.job_id], row) for row in rows]
+
+
+def _case(rows: Sequence[ReviewRow], row: AppealRow) -> Case:
+    claim = _claim(rows, row)
     side = "buyer" if claim.is_buyer else "worker"
     return Case(
         Kind.APPEAL,
@@ -123,13 +156,7 @@ async def _case(tx: Transaction, row: AppealRow) -> Case:
     )
 
 
-async def _dispute(tx: Transaction, job_id: str) -> tuple[JobRow, list[ReviewRow]]:
-    job = await job_queries.find(tx, job_id)
-    assert job is not None  # noqa: S101 - no job is deleted
-    return job, await review_queries.of_job(tx, job_id)
-
-
-def _claim(job: JobRow, rows: list[ReviewRow], row: AppealRow) -> Claim:
-    claim = claim_of(job, rows, row.user_id)
+def _claim(rows: Sequence[ReviewRow], row: AppealRow) -> Claim:
+    claim = claim_of(rows, row.user_id)
     assert claim is not None  # noqa: S101 - an appeal is about a decision, which stays
     return claim

@@ -36,10 +36,14 @@ class Found(Struct, frozen=True):
 
 
 class _Shape(Struct, frozen=True):
-    """The probes for a text, by the name of the compared field."""
+    """The probes for a text, by the name of the compared field.
+
+    A search for personal data is an act of the log: `action`, with the text `logged`, if any.
+    """
 
     probes: dict[str, Probe]
-    is_address: bool = False
+    action: Action = Action.SEARCH
+    logged: str = ""
 
 
 async def who(context: Context, author: Author, text: str) -> list[Found]:
@@ -47,7 +51,10 @@ async def who(context: Context, author: Author, text: str) -> list[Found]:
 
     E-mail addresses are masked, but for users that the author has revealed.
 
-    A search for an address of a person is an act in the log, with the address as its text.
+    A search for an address of a client is an act in the log, with the address as its text. So is a
+    search for an e-mail address: by the domain and by the beginning, a member could guess an
+    address that is masked. Its text is the domain at most: the log keeps no person's address,
+    which an erasure could not find there.
 
     Raises:
         MarketError: `invalid_field`, `not_permitted`.
@@ -55,14 +62,15 @@ async def who(context: Context, author: Author, text: str) -> list[Found]:
     text = text.strip()
     require_name(text)
     shape = _shape(text)
-    if not shape.is_address:
+    if shape.action is Action.SEARCH:
         return await context.store.read(_search, author, shape, context.now())
 
     async def look(tx: Transaction) -> tuple[list[Found], Changes]:
         found = await _masked(tx, author, await _probe(tx, shape), context.now())
         return found, {"hits": (None, sum(len(each.hits) for each in found))}
 
-    new = Act(author, Action.SEARCH_ADDRESS, SEARCH, text=Text(TextKind.SEARCH, text))
+    logged = Text(TextKind.SEARCH, shape.logged) if shape.logged else None
+    new = Act(author, shape.action, SEARCH, text=logged)
     return await context.store.write(act, context, new, look)
 
 
@@ -97,12 +105,16 @@ async def _probe(tx: Transaction, shape: _Shape) -> list[Found]:
 def _shape(text: str) -> _Shape:
     """Return the probes for a text. A name or a reference of a payment may have any shape."""
     probes = _address_probes(text)
-    is_address = bool(probes)
+    action, logged = Action.SEARCH, ""
+    if probes:
+        action, logged = Action.SEARCH_ADDRESS, text
+    elif "@" in text:
+        action, logged = Action.SEARCH_EMAIL, text if text.startswith("@") else ""
     probes |= _other_probes(text)
     probes["payment reference"] = _of(queries.by_reference, text)
     if not text.startswith("@"):
         probes["user name"] = _of(queries.by_username, username_key(text))
-    return _Shape(probes, is_address)
+    return _Shape(probes, action, logged)
 
 
 def _address_probes(text: str) -> dict[str, Probe]:

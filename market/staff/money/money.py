@@ -24,7 +24,7 @@ from market.events.context import Context
 from market.events.recording import record as record_event
 from market.money import debts, ledger, lots
 from market.money.ledger import Movement, Transfer, TransferKind
-from market.money.money import Currency, as_decimal
+from market.money.money import MICRO, UNITS_MAX, Currency, as_decimal
 from market.payments import booking
 from market.payments.terms import CENT
 from market.staff.base import masks
@@ -46,7 +46,7 @@ from storage.payouts import payouts as payout_queries
 REFUND, CORRECTION = "refund", "correction"
 DEBT = "debt"  # the field of a request that leaves a debt
 AWARD = "award"  # the field of a request that pays for work
-AMOUNT_MAX = 10**18  # micro-units; no entry and no balance of the ledger is larger
+AMOUNT_MAX = UNITS_MAX * MICRO
 
 _KINDS: Mapping[Action, TransferKind] = {
     Action.MONEY_DEPOSIT: TransferKind.DEPOSIT,

@@ -22,7 +22,7 @@ from market.payouts import files, steps
 from market.payouts.details import Details, opened
 from market.payouts.files import Debtor, Format, Item, Line, Sheet
 from market.payouts.rules import Earnings, earnings_of
-from market.payouts.terms import FailReason, MethodKind, RejectReason
+from market.payouts.terms import REASONS_OF_RETURNS, FailReason, MethodKind, RejectReason
 from market.staff.base.acts import (
     BATCH,
     PAYOUT,
@@ -411,7 +411,7 @@ async def _book(context: Context, author: Author, line: Line, limits: Limits) ->
     if row.net != line.net:
         return "refused: the payout has another amount"
     if row.state == after:
-        return f"{after} before"
+        return _again(row, line)
     if row.state == PayoutStatus.SENT and await context.store.read(_is_of_provider, row):
         return "refused: its provider reports the outcome"
 
@@ -433,6 +433,13 @@ async def _book(context: Context, author: Author, line: Line, limits: Limits) ->
         return f"refused: {error.message}"
 
 
+def _again(row: PayoutRow, line: Line) -> str:
+    """Return the result of a line about an outcome that is booked."""
+    if row.reason != line.reason:
+        return f"refused: the payout failed before, as {row.reason}"
+    return f"{line.outcome} before"
+
+
 async def _end(tx: Transaction, context: Context, row: PayoutRow, line: Line) -> None:
     """Book the outcome of a payout that was sent."""
     if line.reason is None:
@@ -451,7 +458,14 @@ async def _return(
     why: FailReason,
     limits: Limits,
 ) -> tuple[str, Changes]:
-    """Return a paid payout, or ask a second person; return the result of the line."""
+    """Return a paid payout, or ask a second person; return the result of the line.
+
+    Raises:
+        MarketError: `payout_state`, for a reason that a paid payout cannot have.
+    """
+    if why not in REASONS_OF_RETURNS:
+        names = " or ".join(REASONS_OF_RETURNS)
+        raise MarketError(Code.PAYOUT_STATE, f"A paid payout comes back as {names}, not as {why}.")
     new = Amount(
         Action.PAYOUT_IMPORT,
         f"payout:{row.id}:return",

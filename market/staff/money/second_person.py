@@ -14,7 +14,15 @@ from msgspec import Struct
 from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.money.money import Currency
-from market.staff.base.acts import Act, Changes, act, reason, require_name, require_stranger
+from market.staff.base.acts import (
+    APPROVAL,
+    Act,
+    Changes,
+    act,
+    reason,
+    require_name,
+    require_stranger,
+)
 from market.staff.base.requests import Decision
 from market.staff.base.roles import MATRIX, Action, Author
 from market.staff.money import doubts, forgiving, judging, money, paying
@@ -32,8 +40,6 @@ from storage.staff.base import staff as staff_queries
 from storage.staff.money import approvals as queries
 from storage.staff.money import money_writes as writes
 from storage.staff.money.approvals import ApprovalRow
-
-APPROVAL = "approval"
 
 Poster = Callable[
     [Transaction, Context, Amount, Posting], Coroutine[Any, Any, tuple[Outcome, Changes]]

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from storage.engines.paging import NEWEST_FIRST
 from storage.engines.store import Transaction
-from storage.staff.base.log import ShownLogRow
 
 COUNTED_MAX = 10_000  # of the newest tickets
 
@@ -119,22 +118,6 @@ async def opened_by_rules(tx: Transaction, *, since: int) -> list[CountRow]:
         """,
         since=since,
         most=COUNTED_MAX,
-    )
-
-
-async def history(tx: Transaction, number: int, *, limit: int) -> list[ShownLogRow]:
-    """Return the newest acts about a ticket, the latest first."""
-    return await tx.all(
-        ShownLogRow,
-        f"""
-        SELECT l.number, l.at, l.via, (SELECT s.email FROM staff AS s WHERE s.id = l.staff_id),
-            l.unix_user, l.action, l.subject_kind, l.subject_id, l.user_id, l.changes, t.body
-        FROM staff_log AS l LEFT JOIN texts AS t ON t.id = l.text_id
-        WHERE l.subject_kind = 'ticket' AND l.subject_id = :subject_id
-        ORDER BY l.number {NEWEST_FIRST} LIMIT :limit
-        """,
-        subject_id=str(number),
-        limit=limit,
     )
 
 

@@ -123,9 +123,10 @@ async def newest_acts(
     action: str,
     staff_id: str | None,
     unix_user: str | None,
+    changes: str,
     since: int,
 ) -> list[ActOnUserRow]:
-    """Return the newest act of one kind about each user that an author did after a time.
+    """Return the newest act with these changes about each user that an author did after a time.
 
     The author is a member, or without a `staff_id` the Unix user of a command.
     """
@@ -134,15 +135,41 @@ async def newest_acts(
         f"""
         SELECT l.user_id, MAX(l.at)
         FROM {tx.table("asked", id="TEXT")} JOIN staff_log AS l ON l.user_id = asked.id
-        WHERE l.action = :action AND l.at > :since
+        WHERE l.action = :action AND l.at > :since AND l.changes = :changes
             AND {"l.staff_id IS NULL AND l.unix_user" if staff_id is None else "l.staff_id"}
                 = :author
         GROUP BY l.user_id
         """,
         asked=json.dumps([{"id": user_id} for user_id in users]),
         action=action,
+        changes=changes,
         since=since,
         author=unix_user if staff_id is None else staff_id,
+    )
+
+
+_SHOWN = f"""
+    SELECT l.number, l.at, l.via, {_EMAIL}, l.unix_user, l.action, l.subject_kind,
+        l.subject_id, l.user_id, l.changes, t.body
+    FROM staff_log AS l LEFT JOIN texts AS t ON t.id = l.text_id
+"""
+
+
+async def of_subject(
+    tx: Transaction, kind: str, subject_id: str, *, action: str = "", limit: int
+) -> list[ShownLogRow]:
+    """Return the newest acts about a subject, the latest first: of an action, or of all ("")."""
+    of_action = "AND l.action = :action" if action else ""
+    return await tx.all(
+        ShownLogRow,
+        f"""
+        {_SHOWN} WHERE l.subject_kind = :kind AND l.subject_id = :subject_id {of_action}
+        ORDER BY l.number {NEWEST_FIRST} LIMIT :limit
+        """,
+        kind=kind,
+        subject_id=subject_id,
+        limit=limit,
+        **({"action": action} if action else {}),
     )
 
 
@@ -168,13 +195,7 @@ async def shown(
     order = NEWEST_FIRST if filters else "DESC"  # without a filter the primary key has the order
     return await tx.all(
         ShownLogRow,
-        f"""
-        SELECT l.number, l.at, l.via, {_EMAIL}, l.unix_user, l.action, l.subject_kind,
-            l.subject_id, l.user_id, l.changes, t.body
-        FROM staff_log AS l
-        LEFT JOIN texts AS t ON t.id = l.text_id
-        WHERE {where} ORDER BY l.number {order} LIMIT :limit
-        """,
+        f"{_SHOWN} WHERE {where} ORDER BY l.number {order} LIMIT :limit",
         before=before,
         limit=limit,
         **filters,

@@ -479,6 +479,8 @@ async def test_without_the_money_nothing_is_left_behind(service: Service) -> Non
     buyer = await service.person(usd="0.999999", credit="1000")
     answer = await create(service, buyer, '{"gb": 1}')
     assert (answer.status, answer.code) == (400, "insufficient_funds")
+    message = "This costs 1.00 USD, and 0.999999 USD are available."
+    assert answer.body["error"]["message"] == message
     await nothing_was_bought(service, buyer, 0.999999)
 
 

@@ -1,12 +1,19 @@
 """Appeals over HTTP: the buyer appeals, a second member lets it succeed, and the list shows it."""
 
+import asyncio
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from support.clients.staff import StaffApi, staffed
+from support.clients.story import worker_token
+from support.daemons.service import Person
+from support.workers.process import environment
 
 from market.staff.base.roles import Role
+from proxyctl.worker.base import names
+from proxyctl.worker.base.record import Consent, Lend, save
 from tests.api.jobs.test_reviews import say, wallet
 from tests.api.staff.test_jobs import WHY, disputed
 
@@ -15,6 +22,59 @@ from tests.api.staff.test_jobs import WHY, disputed
 async def staff(tmp_path: Path) -> AsyncIterator[StaffApi]:
     async with staffed(tmp_path) as running:
         yield running
+
+
+async def proxyctl(folder: Path, *words: str) -> tuple[int | None, str]:
+    """Run `proxyctl worker`; return the exit status and the output."""
+    command = [sys.executable, "-m", "proxyctl", "worker", *words, "--folder", str(folder)]
+    child = await asyncio.create_subprocess_exec(
+        *command,
+        env=environment(),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await child.communicate()
+    return child.returncode, output.decode()
+
+
+async def reversed_job(staff: StaffApi) -> tuple[str, Person, Person]:
+    """Decide a dispute for the buyer; return the job and both sides."""
+    job_id, buyer, owner = await disputed(staff)
+    first = await staff.token(Role.FINANCE)
+    await staff.call("POST", f"/jobs/{job_id}/reverse", WHY, token=first)
+    return job_id, buyer, owner
+
+
+async def test_a_worker_sees_until_when_an_appeal_is_possible(staff: StaffApi) -> None:
+    job_id, _, owner = await reversed_job(staff)
+    service, token = staff.service, owner.token
+    [device] = (await service.call("GET", "/api/worker/devices", token=token)).body["devices"]
+    jobs = f"/api/worker/devices/{device['id']}/jobs"
+    [had] = (await service.call("GET", jobs, token=token)).body["jobs"]
+    assert had["appeal_until"] > had["accepted_at"]
+    assert (await say(service, owner, job_id, "appeal", {"reason": "x"})).status == 200
+    [had] = (await service.call("GET", jobs, token=token)).body["jobs"]
+    assert "appeal_until" not in had
+
+
+async def test_a_worker_appeals_by_the_program_of_the_device(
+    staff: StaffApi, tmp_path: Path
+) -> None:
+    job_id, buyer, owner = await reversed_job(staff)
+    service, folder = staff.service, tmp_path / "agent"
+    folder.mkdir(mode=0o700)
+    words = ("appeal", job_id, "--reason", "the log shows the sum")
+    for person, status, said in (
+        (buyer, 1, "The decision has given you everything."),
+        (owner, 0, "appealed; another person decides until 20"),
+    ):
+        token = await worker_token(service, person, "second")
+        agreed = Consent(service.url, token, "2026-01-01T00:00:00+00:00", Lend(cores=1))
+        save(folder / names.CONSENT, agreed)
+        returned, output = await proxyctl(folder, *words)
+        assert (returned, said in output) == (status, True), output
+    [appeal] = (await service.call("GET", "/api/appeals", token=owner.token)).body["appeals"]
+    assert appeal["job_id"] == job_id
 
 
 async def test_a_buyer_appeals_and_another_member_decides(staff: StaffApi) -> None:

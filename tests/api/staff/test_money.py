@@ -53,6 +53,8 @@ async def test_money_is_paid_in_refunded_corrected_and_listed(staff: StaffApi) -
         True,
     )
     await staff.call("POST", f"{path}/corrections", corrected(0.5, "c-1", "take"), token=token)
+    page = (await staff.call("GET", path, token=token)).body
+    assert page["log"][0]["changes"]["available_usd"] == {"old": 12.58, "new": 12.08}
     for wrong in (
         corrected(0, "c"),
         corrected(1, "a b"),

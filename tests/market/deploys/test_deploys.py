@@ -122,6 +122,8 @@ async def test_without_the_money_nothing_is_left_behind(
     with pytest.raises(MarketError) as caught:
         await create(market, user, currency=currency)
     assert caught.value.code is Code.INSUFFICIENT_FUNDS
+    has = "26.999999 USD" if currency is USD else "2699.999999 credits"
+    assert caught.value.message.endswith(f", and {has} are available.")
     assert await market.store.read(counts) == before
     assert await market.deploys.page(user, before="", limit=10) == ([], False)
     assert await open_jobs(market) == []

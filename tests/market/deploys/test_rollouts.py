@@ -432,6 +432,7 @@ async def test_to_nothing_and_back(market: Market, fleet: Fleet) -> None:
     with pytest.raises(MarketError) as caught:
         await market.rollouts.scale(user, deploy_id, 4)
     assert caught.value.code is Code.INSUFFICIENT_FUNDS
+    assert caught.value.message == "This costs more, and 0.00 USD are available."
     assert (await market.deploys.find(user, deploy_id)).desired == 3
     assert await audited(market)
 

@@ -42,7 +42,8 @@ async def test_earnings_of_jobs_and_of_time_are_summed_by_day(market: Market) ->
     assert await market.device_work.earned(owner, device.id, 1) == days[:1]
     market.clock.now += DAY
     assert await market.device_work.earned(owner, device.id, 1) == []
-    newest, *rest = await market.device_work.jobs(owner, device.id, before="", limit=10)
+    found = await market.device_work.jobs(owner, device.id, before="", limit=10)
+    newest, *rest = [each.row for each in found]
     assert (newest.id, newest.earned, newest.outcome) == (replica, 135 * MICRO, "cancelled")
     assert [row.earned for row in rest] == [9 * MICRO, 9 * MICRO]
 
@@ -52,7 +53,8 @@ async def test_of_a_job_that_came_back_the_last_attempt_is_listed(market: Market
     job_id, device = await running(market, buyer, owner)
     await market.jobs.fail(device, job_id, "hot", ending=Ending(FailureKind.HOST))
     await market.jobs.accept(device, job_id)
-    [row] = await market.device_work.jobs(owner, device.id, before="", limit=10)
+    [done] = await market.device_work.jobs(owner, device.id, before="", limit=10)
+    row = done.row
     assert (row.id, row.attempt, row.outcome, row.earned) == (job_id, 2, None, 0)
     assert await market.device_work.jobs(owner, device.id, before=job_id, limit=10) == []
 
@@ -63,7 +65,8 @@ async def test_the_earnings_of_another_device_at_a_job_are_its_own(market: Marke
     await market.jobs.fail(device, job_id, "hot", ending=Ending(FailureKind.HOST))
     other = await on(market, job_id, await market.person())
     await market.jobs.complete(other, job_id, "")
-    [row] = await market.device_work.jobs(owner, device.id, before="", limit=10)
+    [done] = await market.device_work.jobs(owner, device.id, before="", limit=10)
+    row = done.row
     assert (row.outcome, row.earned) == ("lost", 0)
     assert await market.device_work.earned(owner, device.id, 30) == []
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from support.base.clock import Clock
+from support.database.plans import watched
 from support.market.books import available, balance, held, refusal
 from support.market.leaving import tools
 from support.market.market import Market
@@ -267,6 +268,21 @@ async def test_a_refund_at_the_provider_is_booked(market: Market, bank: Bank) ->
     await look(market, payment_id)
     assert await available(market, user) == 0
     assert await balance(market, ledger.losses()) == -3 * USD
+
+
+async def test_a_look_without_news_reads_the_returns_once_for_all_reports(
+    market: Market, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+    for amount in (8, 2, 1):
+        bank.refund_outside(payment_id, amount * USD)
+    await look(market, payment_id)
+    found = watched(market.store, monkeypatch)
+    await look(market, payment_id)
+    reads = [each for each in found.taken() if "FROM payment_returns" in each.sql]
+    assert len(reads) == 2, "for the time of the next look, and for the booking"
+    assert await available(market, user) == 9 * USD
 
 
 async def test_old_payments_and_new_accounts_have_bounds(market: Market, bank: Bank) -> None:

@@ -180,6 +180,11 @@ def test_a_file_that_is_no_list_of_outcomes_is_refused(content: bytes) -> None:
     assert caught.value.code is Code.PAYOUT_FILE_INVALID
 
 
+def test_a_reason_of_a_payout_that_arrived_is_refused_with_its_line() -> None:
+    with pytest.raises(MarketError, match="Line 3: an outcome of paid has no reason"):
+        read_outcomes(table(f"{ID},1.00,failed,returned", f"{ID},1.00,paid,returned"))
+
+
 def test_a_file_without_a_needed_column_is_refused_with_their_names() -> None:
     with pytest.raises(MarketError, match="at least amount_usd, outcome, payout_id"):
         read_outcomes(b"payout_id,amount_usd,outcom\n")

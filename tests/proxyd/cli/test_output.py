@@ -7,4 +7,4 @@ from proxyd.cli.output import complain
 
 def test_an_error_has_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     complain("a\x1b]0;owned\x07 name\u202e of 雪\nnext line")
-    assert capsys.readouterr().err == "proxyd: a?]0;owned? name? of 雪\nnext line\n"
+    assert capsys.readouterr().err == ("proxyd: a\\x1b]0;owned\\x07 name\\u202e of 雪\nnext line\n")

@@ -7,7 +7,7 @@ import { save } from "../../lib/saving.js";
 import { ask, badge, button, card, copyable, facts, link, meter, notice, table } from "../../lib/view.js";
 import { bytes, count, date, percent, t } from "../../lib/words.js";
 import { logOf } from "./log.js";
-import { OF_JOBS, cancelling, current, english, inShort, jobType, paid, place, saveArtifact, state } from "./shared.js";
+import { OF_JOBS, appealOf, cancelling, current, english, inShort, jobType, paid, place, saveArtifact, state } from "./shared.js";
 import { plain } from "./terminal.js";
 
 export const words = "work";
@@ -184,7 +184,7 @@ function acts(job, url, refresh) {
     { kind: "danger" },
   );
   if (OPEN.has(job.status)) return el("div", { class: "actions above" }, cancel);
-  if (job.review?.state === "upheld") return appealOf(url);
+  if (job.review?.state === "upheld") return appealOf(url, t("work.review.appeal"));
   if (job.review?.state !== "held") return null;
   return card(
     t("work.review"),
@@ -216,27 +216,6 @@ function acts(job, url, refresh) {
       }),
     ),
   );
-}
-
-// An appeal against a decision for the worker; the operator refuses one that is too late.
-function appealOf(url) {
-  const area = el("div", null);
-  const send = async (values) => {
-    const { due_at: due } = await post(`${url}/appeal`, values);
-    area.replaceChildren(notice("info", t("work.review.appealed", { date: date(due) })));
-  };
-  area.append(el(
-    "details",
-    { class: "card" },
-    el("summary", null, t("work.review.appeal")),
-    el("p", null, t("work.review.appeal.text")),
-    form({
-      fields: [{ name: "reason", label: t("work.review.appeal.reason"), type: "textarea", required: true, maxlength: 2000 }],
-      submit: t("work.review.appeal"),
-      send,
-    }),
-  ));
-  return area;
 }
 
 // Where it is opened, if it listens and this service has apps; null else.

@@ -1,12 +1,12 @@
 // Parts that the pages of devices, jobs and deploys share: figures that stay current, and words for states.
 
-import { ApiError, get } from "../../lib/api.js";
+import { ApiError, get, post } from "../../lib/api.js";
 import { el, keyed, replace, update } from "../../lib/dom.js";
-import { refusal } from "../../lib/forms.js";
+import { form, refusal } from "../../lib/forms.js";
 import { opened, save } from "../../lib/saving.js";
 import { follow } from "../../lib/stream.js";
-import { badge, line, more, table } from "../../lib/view.js";
-import { ago, count, credits, money, t, time } from "../../lib/words.js";
+import { badge, line, more, notice, table } from "../../lib/view.js";
+import { ago, count, credits, date, money, t, time } from "../../lib/words.js";
 
 const EVERY_MS = 10_000;
 const SAID_MAX = 80; // characters
@@ -185,6 +185,27 @@ export async function cancelling(jobIds, signal) {
 function over(error) {
   if (error instanceof ApiError && error.code === "job_over") return null;
   throw error;
+}
+
+// An appeal against a decision for the other side; the operator refuses one that is too late.
+export function appealOf(url, summary) {
+  const area = el("div", null);
+  const send = async (values) => {
+    const { due_at: due } = await post(`${url}/appeal`, values);
+    area.replaceChildren(notice("info", t("work.review.appealed", { date: date(due) })));
+  };
+  area.append(el(
+    "details",
+    { class: "card" },
+    el("summary", null, summary),
+    el("p", null, t("work.review.appeal.text")),
+    form({
+      fields: [{ name: "reason", label: t("work.review.appeal.reason"), type: "textarea", required: true, maxlength: 2000 }],
+      submit: t("work.review.appeal"),
+      send,
+    }),
+  ));
+  return area;
 }
 
 // Saves a file of a job. An S3 store sends it as a download: a page may not read a file of another origin.

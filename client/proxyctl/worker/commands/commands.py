@@ -11,6 +11,7 @@ import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import quote
 
 from proxyctl import files
 from proxyctl.status import DONE, FAILED, IN_VAIN
@@ -82,6 +83,12 @@ def add_commands(topics: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     draining = commands.add_parser("drain", help="take no more work, and end after the last job")
     draining.add_argument("--now", action="store_true", help="stop the running jobs")
     draining.set_defaults(call=_drain)
+    appealing = commands.add_parser(
+        "appeal", help="ask for another decision about the pay for a disputed job"
+    )
+    appealing.add_argument("job", metavar="JOB", help="identifier of the job")
+    appealing.add_argument("--reason", required=True, help="objection to the decision")
+    appealing.set_defaults(call=_appeal)
     for name, call, words in (
         ("check", _check, "list the needs of jobs, their state on this device, and the remedies"),
         ("run", _run, "take jobs until this program is stopped"),
@@ -251,6 +258,20 @@ def _jobs(arguments: argparse.Namespace) -> int:
     state = files.read(arguments.folder / names.STATE) or {}
     for each in state.get("attempts", []):
         _show_job(each["attempt_id"], each["state"], each["title"])
+    return DONE
+
+
+def _appeal(arguments: argparse.Namespace) -> int:
+    from proxyctl.worker.base.link import Link  # noqa: PLC0415 - other commands need no network
+
+    consent = record.load(arguments.folder / names.CONSENT)
+    path = f"/api/worker/jobs/{quote(arguments.job, safe='')}/appeal"
+    link = Link(consent.api, consent.token)
+    try:
+        answer = link.post(path, {"reason": arguments.reason})
+    finally:
+        link.close()
+    _show(f"appealed; another person decides until {plain_line(str(answer.get('due_at')))}")
     return DONE
 
 

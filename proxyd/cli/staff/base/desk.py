@@ -1,6 +1,5 @@
 """The services of the staff for one command, and the rows of its report."""
 
-import json
 import os
 import pwd
 from argparse import Namespace
@@ -12,7 +11,7 @@ from market.accounts.passwords import Passwords
 from market.base.sealing import Sealing
 from market.events.context import Context
 from market.money.money import as_decimal
-from market.staff.base.columns import Column
+from market.staff.base.columns import Column, author_of, written_changes
 from market.staff.base.columns import written as columns_written
 from market.staff.base.roles import Machine
 from market.staff.members.factors import Factors
@@ -23,6 +22,8 @@ from storage.staff.base.log import ShownLogRow
 FAILED = 1
 MISUSED = 2
 WAITS = 3  # for a second person
+# The list of a report with the logs of attempts: each row has lists of lines by stream.
+LOGS = "logs"
 
 Row = Mapping[str, Any]
 # Lists of rows by name. `words` is a sentence for people, in the place of the columns.
@@ -72,16 +73,13 @@ def unix_user() -> str:
 
 def act_row(row: ShownLogRow) -> Row:
     """Return an act of the log as a row of a report."""
-    author = row.staff_email or ("rule" if row.via == "rule" else "")
-    if row.unix_user is not None:
-        author = f"{author} {row.unix_user}@machine".strip()
     return {
         "number": row.number,
         "at": when(row.at),
-        "author": author,
+        "author": author_of(row),
         "action": row.action,
         "subject": f"{row.subject_kind} {row.subject_id or ''}".strip(),
-        "changes": json.loads(row.changes),
+        "changes": written_changes(row.changes, write_money=as_decimal),
         "text": row.text,
     }
 

@@ -1,9 +1,9 @@
 """Text of a report: columns for people."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from proxyd.cli.output import printable
-from proxyd.cli.staff.base.desk import Report, Row
+from proxyd.cli.staff.base.desk import LOGS, Report, Row
 
 
 def in_words(report: Report) -> str:
@@ -12,8 +12,13 @@ def in_words(report: Report) -> str:
         return "\n\n".join(_hits_in_words(each) for each in report["found"]) or "nothing is found"
     parts = []
     for name, value in report.items():
-        if isinstance(value, list) and all(isinstance(each, Mapping) for each in value):
-            parts.append(f"{name}:\n{_table(value)}" if value else f"{name}: none")
+        if name == LOGS:
+            parts += [
+                _list(f"{stream} of attempt {number}", lines)
+                for number, stream, lines in _streams(value)
+            ] or [f"{name}: none"]
+        elif isinstance(value, list) and all(isinstance(each, Mapping) for each in value):
+            parts.append(_list(name, value))
         elif isinstance(value, list):
             parts.append("\n".join([f"{name}:", *(f"  {each}" for each in value)]))
         elif isinstance(value, Mapping):
@@ -23,6 +28,18 @@ def in_words(report: Report) -> str:
         else:
             parts.append(f"{name}: {_cell(value)}")
     return "\n".join(parts)
+
+
+def _streams(logs: Sequence[Row]) -> Iterator[tuple[int, str, list[Row]]]:
+    """Yield each stream of the logs of attempts, with the number of its attempt."""
+    for each in logs:
+        for name, lines in each.items():
+            if name != "attempt":
+                yield each["attempt"], name, lines
+
+
+def _list(name: str, rows: Sequence[Row]) -> str:
+    return f"{name}:\n{_table(rows)}" if rows else f"{name}: none"
 
 
 def _hits_in_words(found: Row) -> str:

@@ -9,7 +9,7 @@ from market.staff.money.approvals import State
 from market.staff.money.evidence import TABLES
 from market.staff.money.judging import Evidence, Verdict
 from proxyd import slices
-from proxyd.cli.staff.base.desk import Command, Desk, Ended, Report, Row, table, when
+from proxyd.cli.staff.base.desk import LOGS, Command, Desk, Ended, Report, Row, table, when
 from proxyd.cli.staff.money.money import report
 from proxyd.ops.books import approval_limits
 from storage.jobs.reviews import DisputesRow, ReviewRow
@@ -19,22 +19,28 @@ from storage.logs.files import Attempt
 async def _show(desk: Desk, options: Namespace) -> Report:
     found = await judging.evidence(desk.context, desk.author, options.job)
     number = options.attempt or found.job.attempts
-    work = desk.settings.work
-    lines: list[job_logs.LogLine] = []
+    streams = (options.stream,) if options.stream else tuple(job_logs.STREAMS)
+    logs = []
     if number:
-        lines = await asyncio.to_thread(
-            job_logs.shown,
-            slices.log_terms(desk.settings).folder,
-            work.log_keep_bytes,
-            Attempt(found.job.id, number),
-            options.stream,
-            options.search,
-        )
-    rows = [
+        attempt = Attempt(found.job.id, number)
+        lines = {each: await _lines(desk, attempt, each, options.search) for each in streams}
+        logs.append({"attempt": number, **lines})
+    return {**_page(found), LOGS: logs}
+
+
+async def _lines(desk: Desk, attempt: Attempt, stream: str, search: str) -> list[Row]:
+    lines = await asyncio.to_thread(
+        job_logs.shown,
+        slices.log_terms(desk.settings).folder,
+        desk.settings.work.log_keep_bytes,
+        attempt,
+        stream,
+        search,
+    )
+    return [
         {"line": line.number, "hit": "*" if line.is_hit else "", "text": line.text}
         for line in lines
     ]
-    return {**_page(found), f"{options.stream} of attempt {number}": rows}
 
 
 async def _decide(desk: Desk, options: Namespace) -> Report | Ended:

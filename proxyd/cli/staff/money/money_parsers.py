@@ -66,7 +66,7 @@ def add_jobs(jobs: Commands) -> None:
     show.add_argument(
         "--search", type=text, default="", metavar="TEXT", help="only lines of the log around it"
     )
-    show.add_argument("--stream", choices=("stdout", "stderr"), default="stdout")
+    show.add_argument("--stream", choices=("stdout", "stderr"))
     show.add_argument("--attempt", type=count, metavar="N", help="the log of this attempt")
     finish_command(show, "jobs show")
     for name, words in (

@@ -1,5 +1,7 @@
 """Masks of personal data: each answer has them, until a member reveals one user with a reason."""
 
+import json
+
 import pytest
 from support.base.cases import cases
 from support.market.books import refusal
@@ -12,7 +14,7 @@ from market.base.errors import Code
 from market.staff.abuse import exit_use
 from market.staff.abuse.exit_use import Destination, Found, Question, Use
 from market.staff.base import masks
-from market.staff.base.roles import Author, Machine, Role
+from market.staff.base.roles import Author, Machine, Member, Role, Via
 from market.staff.finding import history, search, users
 from market.staff.money import money
 
@@ -116,6 +118,24 @@ async def test_a_reveal_is_one_act_an_hour_and_about_one_user(market: Market) ->
     market.clock.now += 3_600
     await users.reveal(market.context, ROOT, user, "again")
     assert len(await history.read(market.context, ROOT, action="user.reveal", limit=9)) == 2
+
+
+@pytest.mark.both_engines
+async def test_a_reveal_counts_for_the_login_that_asked_for_it(market: Market) -> None:
+    user = await market.person()
+    found = await member(market, Role.SUPPORT)
+    page, other, key = (
+        Member(found.id, found.role, via, session_id=session_id)
+        for via, session_id in ((Via.PAGE, "login-1"), (Via.PAGE, "login-2"), (Via.API, "key-1"))
+    )
+    await users.reveal(market.context, page, user, "the user telephones")
+    for author, is_masked in ((page, False), (other, True), (key, True), (acting(found), True)):
+        assert (await users.view(market.context, author, user)).is_masked is is_masked
+    await users.reveal(market.context, other, user, "from another place")
+    assert not (await users.view(market.context, other, user)).is_masked
+    [second, first] = await history.read(market.context, ROOT, action="user.reveal", limit=9)
+    logins = [json.loads(each.changes)["login"] for each in (first, second)]
+    assert logins == [[None, "login-1"], [None, "login-2"]]
 
 
 async def test_a_reveal_needs_a_reason_and_a_user(market: Market) -> None:

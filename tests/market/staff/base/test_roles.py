@@ -310,6 +310,9 @@ ATTEMPTS: dict[Action, Attempt] = {
     Action.SEARCH_ADDRESS: lambda market, author, user, other: search.who(
         market.context, author, "203.0.113.9"
     ),
+    Action.SEARCH_EMAIL: lambda market, author, user, other: search.who(
+        market.context, author, "@example.com"
+    ),
     Action.USER_VIEW: lambda market, author, user, other: users.view(market.context, author, user),
     Action.USER_REVEAL: lambda market, author, user, other: users.reveal(
         market.context, author, user, "the user telephones"

@@ -1,6 +1,7 @@
 """Appeals: another person judges them, the first decision stays, and the house pays."""
 
 import pytest
+from support.database.plans import watched
 from support.market.books import available, balance, payable, refusal
 from support.market.cases import cases_of, decide, letters_about, verify
 from support.market.events import said
@@ -56,7 +57,8 @@ async def test_the_house_pays_the_difference(
     facts = {each.name: each.value for each in shown.evidence.facts}
     assert (facts["job"], facts["the appellant says"]) == (job_id, "the log shows it")
     assert facts["appellant"] == ("buyer" if of_buyer else "worker")
-    claimed, decided = shown.evidence.history
+    claimed, decided, act = shown.evidence.history
+    assert (act.what, act.detail) == ("decision by root@machine", "read the log")
     assert (claimed.what, bool(claimed.detail)) == ("attempt 1: disputed by the buyer", True)
     assert decided.what == "attempt 1: upheld"
     assert decided.detail == ("4.00 credit to the buyer" if first else "")
@@ -138,6 +140,13 @@ async def test_the_second_person_of_a_decision_judges_no_appeal(market: Market) 
     asked = await judging.decide(market.context, ASKER, job_id, Verdict(0), NOTHING, "read the log")
     await approve(market.context, SECOND, asked.outcome.id)
     appeal = await market.appeals.appeal(buyer, job_id, "the log shows it")
+    shown = await cases_of(market).shown(THIRD, Kind.APPEAL, appeal.id)
+    acts = [(each.what, each.detail) for each in shown.evidence.history[2:]]
+    asker, second = (f"{each.unix_user}@machine" for each in (ASKER, SECOND))
+    assert acts == [
+        (f"request to decide by {asker}", "read the log"),
+        (f"approval by {second}", ""),
+    ]
     for author in (ASKER, SECOND):
         early = decide(market, Kind.APPEAL, appeal.id, UPHELD, author)
         assert await refusal(early) is Code.NOT_PERMITTED
@@ -154,6 +163,22 @@ async def test_a_correction_of_a_judge_prevents_no_decision(market: Market) -> N
     assert (done.state, done.amount) == (State.DONE, 10 * MICRO)
     assert await available(market, buyer, CREDIT) == 11 * MICRO
     assert (await audit_all(market.store)).passed
+
+
+@pytest.mark.both_engines
+async def test_a_page_of_appeals_costs_the_same_statements_with_one_and_with_three(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts, found = [], watched(market.store, monkeypatch)
+    for _ in range(3):
+        job_id, buyer, _ = await judged(market, 0)
+        await market.appeals.appeal(buyer, job_id, "the log shows it")
+        found.taken()
+        cases = cases_of(market)
+        await cases.listed(ROOT, Kind.APPEAL, limit=5)
+        await cases.first_due(ROOT, Kind.APPEAL, limit=5)
+        counts.append(len(found.taken()))
+    assert counts[0] == counts[2]
 
 
 @pytest.mark.both_engines

@@ -125,6 +125,8 @@ async def test_a_refused_deposit_leaves_nothing(
     with pytest.raises(MarketError) as refused:
         await pay(market, ASKER, name, whole, reference)
     assert refused.value.code is code
+    if code is Code.AMOUNT_TOO_LARGE:
+        assert "an account holds 1000000000000 USD or credits at most" in refused.value.message
     assert await history.read(market.context, ASKER, limit=1) == []
 
 

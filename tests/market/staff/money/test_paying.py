@@ -136,6 +136,28 @@ async def test_a_large_payout_comes_back_by_two_persons_only(market: Market) -> 
     assert (await audit_ledger(market.store)).passed
 
 
+async def test_a_paid_payout_comes_back_only_for_a_reason_of_returns(market: Market) -> None:
+    line = await paid(market, await market.person(), 1_000)
+    for reason in set(FailReason) - {FailReason.RETURNED, FailReason.UNCLAIMED}:
+        other = msgspec.structs.replace(line, reason=reason)
+        [refused] = await paying.book(market.context, ROOT, [other], LIMITS)
+        words = f"A paid payout comes back as returned or unclaimed, not as {reason}."
+        assert refused.result == f"refused: {words}"
+        assert await state_of(market, line.payout_id) == "paid"
+    assert await balance(market, ledger.payouts()) == 10 * MICRO
+
+
+async def test_a_failed_payout_keeps_its_reason(market: Market) -> None:
+    line = await paid(market, await market.person(), 1_000)
+    other = msgspec.structs.replace(line, reason=FailReason.REFUSED)
+    done = await paying.book(market.context, ROOT, [line, line, other], LIMITS)
+    assert [each.result for each in done] == [
+        "failed",
+        "failed before",
+        "refused: the payout failed before, as returned",
+    ]
+
+
 async def test_slices_of_returned_payouts_pass_no_limit(market: Market) -> None:
     lines = [await paid(market, await market.person(), 3_000) for _ in range(2)]
     results = await paying.book(market.context, ASKER, lines, LIMITS)

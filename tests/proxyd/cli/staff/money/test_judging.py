@@ -45,15 +45,20 @@ def test_a_dispute_is_shown_with_its_log_and_decided_in_part(run: Run, job: str)
     assert shown["job"]["id"] == job
     assert shown["statements"][0]["reason"] == "an empty file,\nand\x1b[2J"
     assert shown["attempts"][0]["outcome"] == "completed"
-    lines = shown["stdout of attempt 1"]
+    [log] = shown["logs"]
+    assert (log["attempt"], log["stderr"]) == (1, [])
+    lines = log["stdout"]
     assert [each["line"] for each in lines] == [399, 400, 401, 402]
     assert [each["text"] for each in lines if each["hit"]] == ["No space left on device"]
     words = run(["jobs", "show", job]).stdout
     assert "\x1b" not in words
-    assert "an empty file,?and?[2J" in words
+    assert r"an empty file,\nand\x1b[2J" in words
     assert "step 398" in words
     assert "step 300" not in words
-    assert answer(run, ["jobs", "show", job, "--stream", "stderr"])["stderr of attempt 1"] == []
+    assert "stdout of attempt 1:\n" in words
+    assert "stderr of attempt 1: none" in words
+    of_stream = answer(run, ["jobs", "show", job, "--stream", "stderr"])["logs"]
+    assert of_stream == [{"attempt": 1, "stderr": []}]
     waits = run(["jobs", "split", job, "40", *BECAUSE], PROXYD_STAFF__APPROVAL_CREDITS="1")
     assert (waits.returncode, waits.stdout.startswith("waits: approval ")) == (3, True)
     [request] = answer(run, ["approvals"])["approvals"]

@@ -68,6 +68,11 @@ def test_a_refund_and_corrections_are_posted_once(run: Run, paid: None) -> None:
     rest = answer(run, ["money", "history", "ada", "--before", second, "--limit", "1"])
     assert [each["reference"] for each in rest["transactions"]] == ["c-1"]
     assert "inv-1" in run(["money", "history", "ada"]).stdout
+    changes = [each["changes"] for each in answer(run, ["log", "--user", "ada"])["log"]]
+    assert changes[0]["available_credit"] == ["0.00", "3.00"]
+    assert changes[1]["available_usd"] == ["17.58", "17.08"]
+    for command in (["user", "show", "ada"], ["log", "--user", "ada"]):
+        assert "available_usd: 17.58 to 17.08" in run(command).stdout
     assert run(["ledger", "audit"]).returncode == 0
 
 

@@ -89,6 +89,12 @@ def test_payouts_are_decided_sent_and_booked(
     done = run(["payouts", "import", str(wrong)])
     assert done.returncode == 1
     assert "another amount" in done.stdout
+    wrong.write_text(f"payout_id,amount_usd,outcome,reason\n{first},10.00,failed,refused\n")
+    done = run(["payouts", "import", str(wrong)])
+    assert done.returncode == 1
+    assert "comes back as returned or unclaimed, not as refused" in done.stdout
+    wrong.write_text(f"payout_id,amount_usd,outcome,reason\n{first},10.00,paid,returned\n")
+    refused(run(["payouts", "import", str(wrong)]), "Line 2: an outcome of paid has no reason")
     assert run(["ledger", "audit"]).returncode == 0
 
 
