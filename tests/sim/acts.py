@@ -32,6 +32,8 @@ from tests.sim.files import SHARE as FILES_SHARE
 from tests.sim.files import FileBooks, FileBuyer, FilesPlan, files_of
 from tests.sim.folder import Folder
 from tests.sim.followers import Follower
+from tests.sim.halts import SUBJECT as HALTS
+from tests.sim.halts import HaltBooks, HaltPerson, HaltPlan, halts_of
 from tests.sim.jobs import Actor, AgentPlan, Records, device_name, owner_name
 from tests.sim.letters import MailServer, PeopleBooks
 from tests.sim.money.plans import MoneyPlan, money_of
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
 SIZES = SampleSizes(hashes=(3, 9), steps=(3, 9), numbers=(3, 9), shell_steps=(3, 9))
 HAND_SECONDS = 2.0
 # Parts of the marketplace that a run can have for its only subject.
-SUBJECTS = ("deeds", "deploys", "files", "hooks", "jobs", "money", "people", "samples")
+SUBJECTS = ("deeds", "deploys", "files", HALTS, "hooks", "jobs", "money", "people", "samples")
 DAY_SECONDS = 86_400
 # Jumps of all wall clocks at the end, each to the next delivery. An endpoint gets one an hour for
 # five days before it is disabled.
@@ -101,6 +103,7 @@ class ActsPlan:
         is_alone: whether no session is bought.
         sample_credits: the operator's money for samples, for each day.
         money: that comes in and goes out; None for none.
+        halts: the orders to halt sessions, in a run with nothing else.
     """
 
     deploys: tuple[DeployPlan, ...] = ()
@@ -114,6 +117,7 @@ class ActsPlan:
     is_alone: bool = False
     sample_credits: Decimal = SAMPLE_CREDITS[0]
     money: MoneyPlan | None = None
+    halts: tuple[HaltPlan, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(
@@ -124,6 +128,7 @@ class ActsPlan:
             or self.files
             or self.has_samples
             or self.money
+            or self.halts
         )
 
     def __str__(self) -> str:
@@ -133,6 +138,7 @@ class ActsPlan:
             f"{f', {len(self.files.buyers)} with files' if self.files else ''}"
             f"{', samples' if self.has_samples else ''}{', by hand' if self.has_hand else ''}"
             f"{f', {self.money}' if self.money else ''}"
+            f"{f', {len(self.halts)} halts' if self.halts else ''}"
         )
 
 
@@ -155,6 +161,8 @@ def acts_of(
     money = money_of(world, seconds, subject)
     if money is not None and money.is_alone:
         return ActsPlan(money=money, is_alone=True)
+    if subject == HALTS:
+        return ActsPlan(halts=halts_of(world.draw("halts"), seconds))
     draw = world.draw("acts")
     if draw.random() < 0.5 and subject is None:
         return ActsPlan(money=money)
@@ -258,15 +266,23 @@ class Acts:
     Args:
         network: leads to the daemons.
         plan: of the actors.
+        seconds: how long things go wrong.
         has_clocks: whether wall clocks are set: rows have wrong times then.
         folder: has the files; None where a run has none.
     """
 
     def __init__(
-        self, network: "Network", plan: ActsPlan, *, has_clocks: bool, folder: Folder | None
+        self,
+        network: "Network",
+        plan: ActsPlan,
+        seconds: float,
+        *,
+        has_clocks: bool,
+        folder: Folder | None,
     ) -> None:
         self.network = network
         self.plan = plan
+        self._seconds = seconds
         self.has_clocks = has_clocks
         self.servers = Servers(network)
         self.mail = MailServer(network)
@@ -276,6 +292,8 @@ class Acts:
         self.files = None if folder is None else FileBooks(network, folder)
         self.samples = SampleBooks(network, plan.sample_credits)
         self.money = None if plan.money is None else MoneyStory(network, plan.money)
+        self.halts = HaltBooks(network) if plan.halts else None
+        network.books.halts = self.halts
         self.followers: list[Follower] = []
         if plan:
             network.books.senders = self
@@ -331,6 +349,8 @@ class Acts:
             actors.append(HandWorker(network, 3, until))
         if self.money is not None:
             actors += self.money.tasks(until)
+        if plan.halts:
+            actors.append(HaltPerson(network, plan.halts, self._seconds, until))
         loop = asyncio.get_running_loop()
         return [loop.create_task(each.run()) for each in actors]
 
@@ -440,6 +460,8 @@ class Acts:
             self.files.committed(commit)
         if self.money is not None:
             self.money.committed(commit)
+        if self.halts is not None:
+            self.halts.committed(commit)
 
     def check(self, records: Records) -> None:
         """Compare everything at the end."""

@@ -201,7 +201,13 @@ class Simulation:
         self.network = Network(world, self.weather, self.processes, self.books)
         for each in self.processes:
             each.folder = folder
-        self.acts = Acts(self.network, scenario.acts, has_clocks=self._has_clocks(), folder=folder)
+        self.acts = Acts(
+            self.network,
+            scenario.acts,
+            scenario.seconds,
+            has_clocks=self._has_clocks(),
+            folder=folder,
+        )
         self.network.relay_of = lambda plan: Datagrams if plan.is_datagrams else Relay
         self.outside = SimLoop(world, "outside")
         self.exit_books = ExitBooks(world, self.books, self.database)
