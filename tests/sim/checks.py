@@ -138,9 +138,12 @@ class Books:
         self._relays[relay] = None
         self._lease(relay.lease_id)
         name, session_id, now = relay.life.name, relay.session.id, self.world.now
-        if self.halts is not None:
+        # One that was declared dead while it slept has not noticed it yet: it gets no byte.
+        if self.halts is not None and self._lease(relay.lease_id).closed_by is None:
             self.halts.moves(name, session_id, "admits a client")
         recalled_at = self._recalled.get((name, session_id))
+        if self.halts is not None and self.halts.excuses(session_id, REFUSED_SECONDS):
+            recalled_at = None  # one that may go on is refused no longer, for no reason
         if recalled_at is not None and now - recalled_at < REFUSED_SECONDS - 0.01:
             self.world.fail(f"{name} admits a client of {session_id[-6:]}, which another one ends")
         if self._is_long_over(session_id):

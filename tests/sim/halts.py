@@ -19,7 +19,7 @@ from market.staff.base.roles import Machine
 from market.staff.stopping import stopping, suspending
 from market.staff.stopping.suspending import Ordered
 from tests.sim.jobs import Actor
-from tests.sim.store import Commit
+from tests.sim.store import EPOCH, Commit
 
 if TYPE_CHECKING:
     from tests.sim.checks import Books
@@ -34,6 +34,8 @@ ORDERS = ("suspend", "suspend", "halt", "halt", "rule", "rule", "end")
 LEAST_SECONDS, MOST_SECONDS = 1, 6
 LATER_SECONDS = 86_400
 LOOK_SECONDS = 1.0
+# Within which a suspension ends by itself once nothing is broken: no answer is awaited then.
+OVERDUE_SECONDS = 7.5
 # The first cut comes before the acknowledgement, which takes two requests.
 ASKED_SECONDS = ANSWER_SECONDS + 1.0
 RULES = tuple(CATEGORIES)
@@ -51,6 +53,10 @@ _HALTED = """
             SELECT 1 FROM suspended_parts AS p WHERE p.user_id = s.user_id AND p.part = 'sessions'
         )
     )
+"""
+_OVERDUE = """
+    SELECT user_id FROM suspended_parts WHERE ends_at < :at
+    UNION SELECT id FROM bandwidth_sessions WHERE status = 'active' AND halted_until < :at
 """
 _ORDERS = "SELECT number, user_id, session_id FROM halts WHERE number > :last AND kind = 'halt'"
 
@@ -170,8 +176,8 @@ class HaltPerson(Actor):
         self._seconds = seconds
         self._count = 0
 
-    def _rows(self, sql: str) -> list[tuple[Any, ...]]:
-        return self.network.books.database.rows(sql)
+    def _rows(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
+        return self.network.books.database.rows(sql, **values)
 
     async def run(self) -> None:
         """Carry out all orders; then let everything go on, until it does."""
@@ -180,6 +186,9 @@ class HaltPerson(Actor):
         await asyncio.sleep(max(0.0, self._seconds - world.now))
         for each in begun:
             each.cancel()
+        await asyncio.sleep(OVERDUE_SECONDS)
+        for (overdue,) in self._rows(_OVERDUE, at=EPOCH + int(world.now - OVERDUE_SECONDS)):
+            world.fail(f"the time of the halt of {overdue[-6:]} is over, and it does not go on")
         while world.now < self.until - LOOK_SECONDS:
             for (user_id,) in self._rows(_SUSPENDED):
                 await self.insist("resume", partial(self._resume, user_id))
