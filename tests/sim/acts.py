@@ -39,7 +39,11 @@ from tests.sim.letters import MailServer, PeopleBooks
 from tests.sim.money.plans import MoneyPlan, money_of
 from tests.sim.money.story import MoneyStory
 from tests.sim.people import Person, PersonPlan, people_of
+from tests.sim.process import KEY
 from tests.sim.samples import SAMPLE_CREDITS, SampleBooks
+from tests.sim.staff.house import House
+from tests.sim.staff.plans import SUBJECT as STAFF
+from tests.sim.staff.plans import HousePlan, house_of
 from tests.sim.store import EPOCH, Commit
 from tests.sim.webhooks import (
     LOOK_SECONDS,
@@ -59,7 +63,10 @@ if TYPE_CHECKING:
 SIZES = SampleSizes(hashes=(3, 9), steps=(3, 9), numbers=(3, 9), shell_steps=(3, 9))
 HAND_SECONDS = 2.0
 # Parts of the marketplace that a run can have for its only subject.
-SUBJECTS = ("deeds", "deploys", "files", HALTS, "hooks", "jobs", "money", "people", "samples")
+SUBJECTS = (
+    *("deeds", "deploys", "files", HALTS, "hooks", "jobs", "money", "people", "samples"),
+    STAFF,
+)
 DAY_SECONDS = 86_400
 # Jumps of all wall clocks at the end, each to the next delivery. An endpoint gets one an hour for
 # five days before it is disabled.
@@ -84,6 +91,10 @@ SWEEPS: tuple[tuple[str, Callable[[Any], Coroutine[Any, Any, Any]]], ...] = (
     ("ended files", lambda market: market.artifacts.settle()),
     ("files", lambda market: market.artifacts.expire()),
     ("logs", lambda market: market.logs.keeper.sweep()),
+    ("suspensions", lambda market: market.suspensions.end_due()),
+    ("stops", lambda market: market.rule_stops.delete_old()),
+    ("origins", lambda market: market.devices.origins.delete_old()),
+    ("erasures", lambda market: market.leaving.erasures.erase_due()),
 )
 
 
@@ -104,6 +115,7 @@ class ActsPlan:
         sample_credits: the operator's money for samples, for each day.
         money: that comes in and goes out; None for none.
         halts: the orders to halt sessions, in a run with nothing else.
+        house: the staff; None for none.
     """
 
     deploys: tuple[DeployPlan, ...] = ()
@@ -118,6 +130,7 @@ class ActsPlan:
     sample_credits: Decimal = SAMPLE_CREDITS[0]
     money: MoneyPlan | None = None
     halts: tuple[HaltPlan, ...] = ()
+    house: HousePlan | None = None
 
     def __bool__(self) -> bool:
         return bool(
@@ -129,6 +142,7 @@ class ActsPlan:
             or self.has_samples
             or self.money
             or self.halts
+            or self.house
         )
 
     def __str__(self) -> str:
@@ -139,6 +153,7 @@ class ActsPlan:
             f"{', samples' if self.has_samples else ''}{', by hand' if self.has_hand else ''}"
             f"{f', {self.money}' if self.money else ''}"
             f"{f', {len(self.halts)} halts' if self.halts else ''}"
+            f"{f', {self.house}' if self.house else ''}"
         )
 
 
@@ -172,11 +187,12 @@ def acts_of(
     is_alone = is_alone and (has_deploys or has_hooks or has_people)
     if subject is not None:
         has_deploys, has_hooks = subject == "deploys", subject == "hooks"
-        has_people, has_samples, is_alone = subject == "people", subject == "samples", True
+        has_people, is_alone = subject == "people", True
+        has_samples = subject in ("samples", STAFF)
     photos = world.draw("deeds")
     files = world.draw("files")
     has_files = files.random() < FILES_SHARE if subject is None else subject == "files"
-    has_deeds = photos.random() < SHARE if subject is None else subject == "deeds"
+    has_deeds = photos.random() < SHARE if subject is None else subject in ("deeds", STAFF)
     return ActsPlan(
         deploys_of(world.draw("deploys"), seconds) if has_deploys else (),
         hooks_of(world.draw("hooks"), seconds) if has_hooks else (),
@@ -189,6 +205,7 @@ def acts_of(
         is_alone,
         SAMPLE_CREDITS[int(world.draw("samples").random() * len(SAMPLE_CREDITS))],
         money,
+        house=house_of(world, seconds, subject),
     )
 
 
@@ -293,6 +310,9 @@ class Acts:
         self.samples = SampleBooks(network, plan.sample_credits)
         self.money = None if plan.money is None else MoneyStory(network, plan.money)
         self.halts = HaltBooks(network) if plan.halts else None
+        self.house = None if plan.house is None else House(network, plan.house, KEY)
+        if self.house is not None:
+            self.house.books.has_clocks = has_clocks
         network.books.halts = self.halts
         self.followers: list[Follower] = []
         if plan:
@@ -306,6 +326,8 @@ class Acts:
         market, tasks = life.market, life.core.tasks
         if market.samples is not None:
             market.samples.sizes = SIZES
+        if self.house is not None:
+            self.house.begin(life)
         if self.plan.deeds:
             self.deeds.assistants[market] = Assistant(market, self.network.world, life.name)
         sender = SimSender(market, self.servers, life.loop.time)
@@ -349,6 +371,8 @@ class Acts:
             actors.append(HandWorker(network, 3, until))
         if self.money is not None:
             actors += self.money.tasks(until)
+        if self.house is not None:
+            actors += self.house.tasks(until, self.mail, self.people, records)
         if plan.halts:
             actors.append(HaltPerson(network, plan.halts, self._seconds, until))
         loop = asyncio.get_running_loop()
@@ -452,7 +476,7 @@ class Acts:
             self.servers.committed(commit)
         if plan.deploys:
             self.deploys.committed(commit)
-        if plan.people:
+        if plan.people or plan.house:
             self.people.committed(commit)
         if plan.deeds:
             self.deeds.committed(commit)
@@ -462,16 +486,20 @@ class Acts:
             self.money.committed(commit)
         if self.halts is not None:
             self.halts.committed(commit)
+        if self.house is not None:
+            self.house.committed(commit)
 
     def check(self, records: Records) -> None:
         """Compare everything at the end."""
         if self.plan.deploys:
             self.deploys.check(has_clocks=self.has_clocks)
-        if self.plan.people:
+        if self.plan.people or self.plan.house:
             self.people.check()
         if self.plan.deeds:
             self.deeds.check()
         if self.files is not None:
             self.files.check()
+        if self.house is not None:
+            self.house.books.check()
         if self.plan.has_samples:
             self.samples.check(records, has_clocks=self.has_clocks)

@@ -115,9 +115,9 @@ def plans_of(
         draw: the random stream.
         seconds: how long things go wrong.
         subject: "jobs" for few devices, which are copied while they work; "hooks" for jobs in any
-            case, because they have events.
+            case, because they have events; "staff" for disputes in any case.
     """
-    if draw.random() < 0.5 and subject not in ("jobs", "hooks"):
+    if draw.random() < 0.5 and subject not in ("jobs", "hooks", "staff"):
         return (), ()
     jobs = []
     for _ in range(1 + int(draw.random() * 10)):
@@ -149,6 +149,9 @@ def plans_of(
         agents = [
             replace(each, seconds=4.0, failing=0.0, crashes=2.0, lies=True) for each in agents[:2]
         ]
+    if subject == "staff":
+        jobs = [replace(each, cancels_at=None, hours=1, verdict="dispute") for each in jobs]
+        agents = [replace(each, seconds=0.5, failing=0.0) for each in agents]
     return tuple(jobs), tuple(agents)
 
 

@@ -1,0 +1,173 @@
+"""Rules about the staff: the log, second persons, tickets, and accounts that end."""
+
+import io
+import json
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+from market.staff.audit import audit_all
+from market.staff.money.approvals import Outcome, State
+from storage.erasure.treatment import TREATMENT
+from tests.sim.checks import run_now
+from tests.sim.staff.members import LIMITS
+from tests.sim.store import Commit
+
+if TYPE_CHECKING:
+    from tests.sim.clients import Network
+
+_LOG = """
+    SELECT number, via, staff_id, role, action, subject_id FROM staff_log
+    WHERE number > :last ORDER BY number
+"""
+_ALIVE = (
+    (
+        "a login",
+        "SELECT l.id FROM login_sessions AS l JOIN closures AS c ON c.user_id = l.user_id"
+        " WHERE c.state <> 'taken_back' AND l.ended_at IS NULL",
+    ),
+    (
+        "a key",
+        "SELECT k.id FROM api_keys AS k JOIN closures AS c ON c.user_id = k.user_id"
+        " WHERE c.state <> 'taken_back' AND k.revoked_at IS NULL",
+    ),
+    (
+        "a device",
+        "SELECT d.id FROM devices AS d JOIN closures AS c ON c.user_id = d.user_id"
+        " WHERE c.state <> 'taken_back' AND d.revoked_at IS NULL",
+    ),
+    (
+        "a session",
+        "SELECT s.id FROM bandwidth_sessions AS s JOIN closures AS c ON c.user_id = s.user_id"
+        " WHERE c.state <> 'taken_back' AND s.status = 'active'",
+    ),
+)
+# Of one member for all users; with the present row.
+_ALONE = """
+    SELECT m.business_key, m.amount, m.author FROM staff_money AS m
+    WHERE m.approval_id IS NULL AND m.currency = :currency AND ABS(m.amount) > :most
+    AND m.author NOT LIKE 'rule:%'
+"""
+_APPROVED = """
+    SELECT id, asked_by FROM approvals WHERE decision = 'approved' AND decided_by = asked_by
+"""
+_UNAGREED = """
+    SELECT u.username, t.kind, t.version FROM users AS u, site_texts AS t
+    WHERE u.username LIKE 'leaver%' AND t.kind <> 'imprint' AND t.valid_from < u.created_at
+    AND NOT EXISTS (
+        SELECT 1 FROM consents AS c
+        WHERE c.user_id = u.id AND c.kind = t.kind AND c.version >= t.version
+    )
+"""
+
+
+class HouseBooks:
+    """Rules about the staff, after each commit and at the end.
+
+    Args:
+        network: has the database.
+    """
+
+    def __init__(self, network: "Network") -> None:
+        self.network = network
+        self.has_clocks = False
+        # By business key or subject: the amounts that members were told are moved.
+        self._told: dict[tuple[str, str], int] = {}
+        # By member: the role, and whether they are locked, before the present commit.
+        self._members: dict[str, tuple[str, bool]] = {}
+        self._last = 0
+        self._closed: set[int] = set()
+
+    def _rows(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
+        return self.network.books.database.rows(sql, **values)
+
+    def _fail(self, text: str) -> None:
+        self.network.world.fail(text)
+
+    def moved(self, outcome: Outcome) -> None:
+        """Record that a member was told that an amount is moved."""
+        if outcome.state is not State.WAITS and outcome.moves_money and outcome.amount:
+            self._told[outcome.id, outcome.user_id] = outcome.amount
+
+    def committed(self, _: Commit) -> None:
+        """Look at the acts of a commit, and at the accounts that are closed."""
+        members = {
+            staff_id: (role, locked_at is not None)
+            for staff_id, role, locked_at in self._rows("SELECT id, role, locked_at FROM staff")
+        }
+        for number, via, staff_id, role, action, subject in self._rows(_LOG, last=self._last):
+            if number != self._last + 1:
+                self._fail(f"the log has no row {self._last + 1}")
+            self._last = number
+            if staff_id is None:
+                continue
+            before, is_locked = self._members.get(staff_id, (role, False))
+            if is_locked:
+                self._fail(f"a locked member does {action} by {via}")
+            if before != role:
+                self._fail(f"a {before} does {action} as {role}")
+            if subject == staff_id and action in ("staff.lock", "staff.role", "staff.unlock"):
+                self._fail(f"a member does {action} on their own account")
+        self._members = members
+        for word, sql in _ALIVE:
+            for (found,) in self._rows(sql):
+                self._fail(f"a closed account has {word}: {found[-6:]}")
+        closed = {
+            number
+            for (number,) in self._rows("SELECT number FROM tickets WHERE state = 'closed'")
+        }
+        for number in self._closed - closed:
+            self._fail(f"the ticket {number} was closed, and is open again")
+        self._closed = closed
+
+    def read(self, content: bytes, user_id: str) -> None:
+        """Fail if the export of a user has the address of another one."""
+        emails = {
+            email
+            for other, email in self._rows("SELECT id, email FROM users")
+            if other != user_id and "@" in email
+        }
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            for name in archive.namelist():
+                text = archive.read(name).decode()
+                if name.endswith(".jsonl"):
+                    for line in text.splitlines():
+                        json.loads(line)
+                if any(f'"{each}"' in text for each in emails):
+                    self._fail(f"{name} of an export has the address of another user")
+
+    def check(self) -> None:
+        """Compare the money, the log and the erased accounts at the end."""
+        for currency, most in LIMITS.items():
+            for key, amount, author in self._rows(_ALONE, currency=currency, most=most):
+                self._fail(f"{author} has moved {amount} alone: {key}")
+        for approval_id, asked_by in self._rows(_APPROVED):
+            self._fail(f"{asked_by} has approved their own request {approval_id[-6:]}")
+        moved = {(act_id, user): amount for act_id, user, amount in self._rows(
+            "SELECT id, user_id, amount FROM staff_money"
+        )}
+        by_key = {(key, user): amount for key, user, amount in self._rows(
+            "SELECT business_key, user_id, amount FROM staff_money"
+        )}
+        for (act_id, user_id), amount in self._told.items():
+            known = moved.get((act_id, user_id))
+            known = by_key.get((f"case:{act_id}", user_id)) if known is None else known
+            if known is not None and known != amount:
+                self._fail(f"{amount} of {act_id[-6:]} were moved, and {known} are recorded")
+        if not self.has_clocks:
+            for username, kind, version in self._rows(_UNAGREED):
+                self._fail(f"{username} has not agreed to the {kind} {version}")
+        self._look_at_erased()
+        report = run_now(audit_all, self.network.books.database)
+        for check in report.checks:
+            for difference in check.differences:
+                self._fail(f"audit: {check.promise}: {difference}")
+
+    def _look_at_erased(self) -> None:
+        """Fail if a text names a user whose account is erased."""
+        living = {name for (name,) in self._rows("SELECT username FROM users")}
+        names = {f"leaver{number}" for number in range(9)} - living
+        for table in TREATMENT:
+            for row in self._rows(f"SELECT * FROM {table}"):
+                for name in names:
+                    if name in repr(row):
+                        self._fail(f"a row of {table} names {name}, who is erased: {row!r}")
