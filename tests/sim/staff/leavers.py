@@ -79,16 +79,6 @@ class Leaver(Person):
 
         return await self._as_caller("session", buy)
 
-    async def do_hook(self) -> Any:
-        """Add an endpoint for events."""
-
-        async def add(market: Any, caller: Any) -> Any:
-            return await market.webhooks.create(
-                caller.profile.user_id, url="https://hooks.example/", types=["*"], description=""
-            )
-
-        return await self._as_caller("hook", add)
-
     async def do_cancel(self) -> Any:
         """Cancel the open jobs, and remove the devices."""
 

@@ -31,7 +31,7 @@ OPERATORS = (
 STEPS = {"operator": OPERATORS, "finance": FINANCE, "support": SUPPORT}
 LEAVER_STEPS = (
     *("verify", "key", "buy", "device", "export", "export", "close", "login", "wallet", "roll"),
-    *("session", "session", "read", "hook", "cancel", "cancel", "forgot", "login"),
+    *("session", "session", "read", "cancel", "cancel", "forgot", "login"),
 )
 # Of the leavers: those who do nothing after they have closed their accounts.
 GONE_SHARE = 0.7
