@@ -1,7 +1,7 @@
 """Faults of the staff's side of the product: see `mutants`."""
 
 # By the first word of a name: the subject of the runs.
-SUBJECTS = {"halts": "halts"}
+SUBJECTS = {"halts": "halts", "staff": "staff"}
 
 # As `mutants.Mutant`: the name, the module, the text, and the text instead.
 STAFF_MUTANTS: tuple[tuple[str, ...], ...] = (
@@ -34,5 +34,68 @@ STAFF_MUTANTS: tuple[tuple[str, ...], ...] = (
         "market.staff.stopping.suspending",
         "        due = [row.part for row in rows if row.ends_at is not None and row.ends_at <= now]\n",
         "        due = [row.part for row in rows if row.ends_at is not None and row.ends_at < 0]\n",
+    ),
+    (
+        "staff: members approve what they have asked for",
+        "market.staff.money.second_person",
+        "    if row.asked_by == author_key(author) or is_same_unix_user:\n",
+        "    if is_same_unix_user:\n",
+    ),
+    (
+        "staff: a locked member acts",
+        "market.staff.base.acts",
+        "        if found is None or found.locked_at is not None or found.role != author.role:\n",
+        "        if found is None or found.role != author.role:\n",
+    ),
+    (
+        "staff: a repeated request acts again",
+        "market.staff.base.acts",
+        "        await answers.replay(tx, receipt)\n",
+        "        assert receipt.request\n",
+    ),
+    (
+        "staff: a member moves more in several parts",
+        "market.staff.money.second_person_limit",
+        "    return max(by_author, by_user) + abs(new.amount) > limit\n",
+        "    return max(by_author, by_user) > limit\n",
+    ),
+    (
+        "staff: a ticket that was closed is opened again",
+        "market.staff.abuse.tickets",
+        "    State.CLOSED: frozenset(),\n",
+        "    State.CLOSED: _LATER,\n",
+    ),
+    (
+        "staff: the keys of a closed account stay",
+        "market.erasure.closing",
+        "    await keys.end_all(tx, context, user_id)\n",
+        "",
+    ),
+    (
+        "staff: the names of devices are not erased",
+        "storage.erasure.treatment",
+        """            "name": "''",
+            "hostname": "''",
+""",
+        """            "hostname": "''",
+""",
+    ),
+    (
+        "staff: a waiting report writes about an erased device",
+        "storage.devices.devices",
+        "        WHERE d.id = reports.id AND d.revoked_at IS NULL AND (\n",
+        "        WHERE d.id = reports.id AND (\n",
+    ),
+    (
+        "staff: people register without the texts",
+        "market.site.gate",
+        "        _refuse([each for each in versions if papers.accepted.get(each.kind, 0) < each.version])\n",
+        "        assert papers is not None\n",
+    ),
+    (
+        "staff: an appellant gets the whole claim beside the award",
+        "market.staff.cases.appeals",
+        "        void_amount=claim.most - claim.awarded,\n",
+        "        void_amount=claim.most,\n",
     ),
 )
