@@ -1,7 +1,7 @@
 """Faults of the staff's side of the product: see `mutants`."""
 
 # By the first word of a name: the subject of the runs.
-SUBJECTS = {"halts": "halts", "staff": "staff"}
+SUBJECTS = {"connect": "money", "halts": "halts", "staff": "staff"}
 
 # As `mutants.Mutant`: the name, the module, the text, and the text instead.
 STAFF_MUTANTS: tuple[tuple[str, ...], ...] = (
@@ -97,5 +97,17 @@ STAFF_MUTANTS: tuple[tuple[str, ...], ...] = (
         "market.staff.cases.appeals",
         "        void_amount=claim.most - claim.awarded,\n",
         "        void_amount=claim.most,\n",
+    ),
+    (
+        "connect: an account that is not filled in gets payouts",
+        "market.payouts.payouts",
+        "        if not is_ready:\n",
+        "        if is_ready is None:\n",
+    ),
+    (
+        "connect: a transfer that came back stays paid",
+        "market.payouts.payouts",
+        "        if progress.failed is None:\n",
+        "        if progress.failed is not None:\n",
     ),
 )

@@ -51,6 +51,19 @@ _ALONE = """
     WHERE approval_id IS NULL AND currency = :currency AND author NOT LIKE 'rule:%'
     GROUP BY user_id HAVING SUM(ABS(amount)) > :most
 """
+_TWICE = """
+    SELECT body, COUNT(*) FROM texts WHERE kind = 'note' AND body LIKE '%has got call%'
+    GROUP BY body HAVING COUNT(*) > 1
+"""
+# The buyer gets the price in all, and the worker the pay.
+_OVERPAID = """
+    SELECT p.id, p.given, r.refunded, r.price FROM appeals AS p JOIN jobs AS j ON j.id = p.job_id
+    JOIN job_reviews AS r ON r.job_id = p.job_id AND r.disputed_at IS NOT NULL
+    WHERE p.user_id = j.user_id AND p.given + r.refunded > r.price
+    UNION SELECT p.id, p.given, r.earned - r.withheld, r.earned FROM appeals AS p
+    JOIN job_reviews AS r ON r.job_id = p.job_id AND r.user_id = p.user_id
+    WHERE r.state = 'upheld' AND p.given + r.earned - r.withheld > r.earned
+"""
 _APPROVED = """
     SELECT id, asked_by FROM approvals WHERE decision = 'approved' AND decided_by = asked_by
 """
@@ -146,6 +159,10 @@ class HouseBooks:
                 self._fail(f"{amount} {currency} were moved alone by or for {name}")
         for approval_id, asked_by in self._rows(_APPROVED):
             self._fail(f"{asked_by} has approved their own request {approval_id[-6:]}")
+        for body, count in self._rows(_TWICE):
+            self._fail(f"a repeated request has written {body!r} {count} times")
+        for appeal_id, given, had, most in self._rows(_OVERPAID):
+            self._fail(f"an appeal gives {given} beside {had} of {most}: {appeal_id[-6:]}")
         moved = {(act_id, user): amount for act_id, user, amount in self._rows(
             "SELECT id, user_id, amount FROM staff_money"
         )}

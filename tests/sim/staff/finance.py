@@ -237,7 +237,8 @@ class Finance(MemberActor):
 
     async def do_case(self) -> Any:
         """Decide about a case, after a look at its evidence."""
-        kind = tuple(Kind)[int(self.draw.random() * len(Kind))]
+        kinds = (*Kind, Kind.APPEAL, Kind.APPEAL, Kind.APPEAL)
+        kind = kinds[int(self.draw.random() * len(kinds))]
         found: list[Any] = []
 
         async def look(market: Any, desk: StaffDesk, author: Author) -> Any:

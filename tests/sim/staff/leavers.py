@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.sim.staff.house import House
 
 # Of registrations and logins: those that agree to the texts.
-AGREES_SHARE = 0.9
+AGREES_SHARE = 0.7
 QUOTA, PRICE = 1_000_000, 1_000_000
 _SIDES = """
     SELECT r.job_id, j.user_id FROM job_reviews AS r JOIN jobs AS j ON j.id = r.job_id

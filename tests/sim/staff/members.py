@@ -15,6 +15,7 @@ from market.staff.desk import StaffDesk
 from market.staff.members import accounts
 from market.staff.members.accounts import Created
 from market.staff.members.logins import Proof
+from storage.engines.errors import ConstraintError
 from tests.sim.clients import receipt_of
 from tests.sim.jobs import Actor
 from tests.sim.staff.plans import MemberPlan
@@ -194,7 +195,11 @@ class MemberActor(Actor):
         async def call(market: Any) -> Any:
             desk = self.house.desks[market]
             caller = await desk.authenticate(token or self._token, ADDRESS, Via.API)
-            return await deed(market, desk, caller.member)
+            try:
+                return await deed(market, desk, caller.member)
+            except ConstraintError as error:  # it would be tried again, in vain
+                self.network.world.fail(f"{self.name} {what}: {error}", error)
+                raise
 
         done = await self.insist(what, call)
         if isinstance(done, MarketError) and done.code is Code.UNAUTHORIZED and not token:

@@ -36,6 +36,8 @@ LEAVER_STEPS = (
 # Of the leavers: those who do nothing after they have closed their accounts.
 GONE_SHARE = 0.7
 APPEAL_SHARE = 0.8
+# Of the runs: those with texts from the start.
+EARLY_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,9 @@ def house_of(world: "World", seconds: float, subject: str | None) -> HousePlan |
         return None
     draw = world.draw("house")
     members = tuple(MemberPlan(role, _steps(draw, STEPS[role], seconds, 4)) for role in ROLES)
+    if draw.random() < EARLY_SHARE:  # before anybody registers
+        first = MemberPlan(ROLES[0], ((0.0, "publish"), (0.1, "publish"), *members[0].steps))
+        members = (first, *members[1:])
     leavers = tuple(_leaver(draw, seconds) for _ in range(1 + int(draw.random() * 3)))
     appeals = tuple(sorted(round(2.0 + seconds * draw.random(), 3) for _ in range(6)))
     return HousePlan(members, leavers, appeals if draw.random() < APPEAL_SHARE else ())
@@ -97,7 +102,7 @@ def _leaver(draw: Random, seconds: float) -> PersonPlan:
         last = steps[-1][0]
         steps += ((last + 0.2, "cancel"), (last + 0.5, "close"))
     return PersonPlan(
-        at=round(0.3 + 0.4 * seconds * draw.random(), 3),
+        at=round(0.8 + 0.4 * seconds * draw.random(), 3),
         referrer=int(draw.random() * 3) if draw.random() < 0.4 else None,
         limit=int(40_000_000 * draw.random()),
         deviates=0.0,

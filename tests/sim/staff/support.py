@@ -56,9 +56,10 @@ class Support(MemberActor):
     async def do_note(self) -> Any:
         """Write a note about a user."""
         user_id = self.user()
+        self._count += 1
+        body = f"{self.name} has got call {self._count}"
         return await self.once(
-            "note",
-            lambda market, _, author: users.note(market.context, author, user_id, "has called"),
+            "note", lambda market, _, author: users.note(market.context, author, user_id, body)
         )
 
     async def do_suspend(self) -> Any:
