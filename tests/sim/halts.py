@@ -22,7 +22,6 @@ from tests.sim.jobs import Actor
 from tests.sim.store import EPOCH, Commit
 
 if TYPE_CHECKING:
-    from tests.sim.checks import Books
     from tests.sim.clients import Network
 
 # The subject of the runs that have halts.
@@ -277,5 +276,3 @@ class HaltPerson(Actor):
         return await rule_stops.stop(
             market.context, found, LEAST_SECONDS if plan.is_timed else LATER_SECONDS
         )
-
-

@@ -373,10 +373,7 @@ MUTANTS = (
     ),
     *(Mutant(*each, subject="exits") for each in EXIT_MUTANTS),
     *(Mutant(*each, subject="money") for each in MONEY_MUTANTS),
-    *(
-        Mutant(*each, subject=STAFF_SUBJECTS[each[0].partition(":")[0]])
-        for each in STAFF_MUTANTS
-    ),
+    *(Mutant(*each, subject=STAFF_SUBJECTS[each[0].partition(":")[0]]) for each in STAFF_MUTANTS),
 )
 
 

@@ -173,9 +173,7 @@ def money_of(world: "World", seconds: float, subject: str | None) -> MoneyPlan |
     )
     earners, failures = _earners(world.draw("payouts"), seconds)
     accounts = world.draw("accounts")
-    earners = tuple(
-        replace(each, connects=accounts.random() < CONNECTS_SHARE) for each in earners
-    )
+    earners = tuple(replace(each, connects=accounts.random() < CONNECTS_SHARE) for each in earners)
     suspensions = _suspensions(world.draw("suspensions"), seconds)
     jumps = jumps if is_alone else ()
     return MoneyPlan(lies, payers, jumps, is_alone, earners, failures, suspensions)

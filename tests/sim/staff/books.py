@@ -19,28 +19,17 @@ _LOG = """
     SELECT number, via, staff_id, role, action, subject_id FROM staff_log
     WHERE number > :last ORDER BY number
 """
-_ALIVE = (
-    (
-        "a login",
-        "SELECT l.id FROM login_sessions AS l JOIN closures AS c ON c.user_id = l.user_id"
-        " WHERE c.state <> 'taken_back' AND l.ended_at IS NULL",
-    ),
-    (
-        "a key",
-        "SELECT k.id FROM api_keys AS k JOIN closures AS c ON c.user_id = k.user_id"
-        " WHERE c.state <> 'taken_back' AND k.revoked_at IS NULL",
-    ),
-    (
-        "a device",
-        "SELECT d.id FROM devices AS d JOIN closures AS c ON c.user_id = d.user_id"
-        " WHERE c.state <> 'taken_back' AND d.revoked_at IS NULL",
-    ),
-    (
-        "a session",
-        "SELECT s.id FROM bandwidth_sessions AS s JOIN closures AS c ON c.user_id = s.user_id"
-        " WHERE c.state <> 'taken_back' AND s.status = 'active'",
-    ),
-)
+# Things of a user that end with the account: their table, and the condition of those that go on.
+_ENDING = {
+    "a login": ("login_sessions", "ended_at IS NULL"),
+    "a key": ("api_keys", "revoked_at IS NULL"),
+    "a device": ("devices", "revoked_at IS NULL"),
+    "a session": ("bandwidth_sessions", "status = 'active'"),
+}
+_GOING_ON = """
+    SELECT t.id FROM {table} AS t JOIN closures AS c ON c.user_id = t.user_id
+    WHERE c.state <> 'taken_back' AND t.{condition}
+"""
 # What one member has moved without a second person, and what one user has got so: within a day,
 # because no run takes longer.
 _ALONE = """
@@ -125,12 +114,11 @@ class HouseBooks:
             if subject == staff_id and action in ("staff.lock", "staff.role", "staff.unlock"):
                 self._fail(f"a member does {action} on their own account")
         self._members = members
-        for word, sql in _ALIVE:
-            for (found,) in self._rows(sql):
+        for word, (table, condition) in _ENDING.items():
+            for (found,) in self._rows(_GOING_ON.format(table=table, condition=condition)):
                 self._fail(f"a closed account has {word}: {found[-6:]}")
         closed = {
-            number
-            for (number,) in self._rows("SELECT number FROM tickets WHERE state = 'closed'")
+            number for (number,) in self._rows("SELECT number FROM tickets WHERE state = 'closed'")
         }
         for number in self._closed - closed:
             self._fail(f"the ticket {number} was closed, and is open again")
@@ -154,34 +142,41 @@ class HouseBooks:
 
     def check(self) -> None:
         """Compare the money, the log and the erased accounts at the end."""
-        for currency, most in () if self.has_clocks else LIMITS.items():
-            for name, amount in self._rows(_ALONE, currency=currency, most=most):
-                self._fail(f"{amount} {currency} were moved alone by or for {name}")
-        for approval_id, asked_by in self._rows(_APPROVED):
-            self._fail(f"{asked_by} has approved their own request {approval_id[-6:]}")
+        self._look_at_persons()
+        self._look_at_told()
         for body, count in self._rows(_TWICE):
             self._fail(f"a repeated request has written {body!r} {count} times")
         for appeal_id, given, had, most in self._rows(_OVERPAID):
             self._fail(f"an appeal gives {given} beside {had} of {most}: {appeal_id[-6:]}")
-        moved = {(act_id, user): amount for act_id, user, amount in self._rows(
-            "SELECT id, user_id, amount FROM staff_money"
-        )}
-        by_key = {(key, user): amount for key, user, amount in self._rows(
-            "SELECT business_key, user_id, amount FROM staff_money"
-        )}
-        for (act_id, user_id), amount in self._told.items():
-            known = moved.get((act_id, user_id))
-            known = by_key.get((f"case:{act_id}", user_id)) if known is None else known
-            if known is not None and known != amount:
-                self._fail(f"{amount} of {act_id[-6:]} were moved, and {known} are recorded")
-        if not self.has_clocks:
-            for username, kind, version in self._rows(_UNAGREED):
-                self._fail(f"{username} has not agreed to the {kind} {version}")
+        for username, kind, version in () if self.has_clocks else self._rows(_UNAGREED):
+            self._fail(f"{username} has not agreed to the {kind} {version}")
         self._look_at_erased()
         report = run_now(audit_all, self.network.books.database)
         for check in report.checks:
             for difference in check.differences:
                 self._fail(f"audit: {check.promise}: {difference}")
+
+    def _look_at_persons(self) -> None:
+        """Fail if one person has moved more than one may."""
+        for currency, most in () if self.has_clocks else LIMITS.items():
+            for name, amount in self._rows(_ALONE, currency=currency, most=most):
+                self._fail(f"{amount} {currency} were moved alone by or for {name}")
+        for approval_id, asked_by in self._rows(_APPROVED):
+            self._fail(f"{asked_by} has approved their own request {approval_id[-6:]}")
+
+    def _look_at_told(self) -> None:
+        """Fail if a member was told of another amount than the recorded one."""
+        recorded = {
+            (name, user_id): amount
+            for act_id, key, user_id, amount in self._rows(
+                "SELECT id, business_key, user_id, amount FROM staff_money"
+            )
+            for name in (act_id, key)
+        }
+        for (act_id, user_id), amount in self._told.items():
+            known = recorded.get((act_id, user_id), recorded.get((f"case:{act_id}", user_id)))
+            if known is not None and known != amount:
+                self._fail(f"{amount} of {act_id[-6:]} were moved, and {known} are recorded")
 
     def _look_at_erased(self) -> None:
         """Fail if a text names a user whose account is erased."""

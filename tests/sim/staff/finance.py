@@ -15,8 +15,8 @@ from market.staff.money import (
     doubts,
     forgiving,
     judging,
-    payments,
     paying,
+    payments,
     second_person,
     user_limits,
 )
@@ -256,9 +256,7 @@ class Finance(MemberActor):
         case = found[int(self.draw.random() * len(found))].case
         decision = (Decision.VOIDED, Decision.UPHELD)[self.draw.random() < 0.3]
         percent = 50 if kind is Kind.APPEAL and self.draw.random() < 0.3 else 100
-        return await self._moved(
-            "case", partial(self._decide, kind, case.id, decision, percent)
-        )
+        return await self._moved("case", partial(self._decide, kind, case.id, decision, percent))
 
     async def _decide(
         self,
