@@ -29,7 +29,7 @@ SUBJECT = "halts"
 ROOT = Machine("root")
 WHY = "a complaint"
 ORDERS = ("suspend", "suspend", "halt", "halt", "rule", "rule", "end")
-# By the wall clock, of suspensions that nobody ends.
+# Times of suspensions by the wall clock: short ones end by themselves.
 LEAST_SECONDS, MOST_SECONDS = 1, 6
 LATER_SECONDS = 86_400
 LOOK_SECONDS = 1.0

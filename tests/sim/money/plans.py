@@ -37,7 +37,7 @@ LIES = (
 # Failures of the payment service that sends payouts.
 FAILURES = ("error", "late", "lost", "refused", "stale", "twice", "unknown")
 EARNERS = 2
-# Of the users with earnings: those with an account at a payment service.
+# The share of users with earnings that have an account at a payment service.
 CONNECTS_SHARE = 0.4
 EARNED = 3_000 * MICRO
 EARNER_STEPS = (

@@ -51,7 +51,7 @@ class Outside:
         self.asked: Callable[[Sequence[str]], None] = lambda _: None
         self._lies = lies
         self._now = now
-        # By user: the account at the service that checks its users, and those that are filled in.
+        # By user: the account at the payment service. The users have filled in some of the accounts.
         self.accounts: dict[str, str] = {}
         self.filled: set[str] = set()
         # By batch: the payout of its transfer there.

@@ -19,7 +19,7 @@ _LOG = """
     SELECT number, via, staff_id, role, action, subject_id FROM staff_log
     WHERE number > :last ORDER BY number
 """
-# Things of a user that end with the account: their table, and the condition of those that go on.
+# Things of a user that end with the account: the table, and the condition while a thing goes on.
 _ENDING = {
     "a login": ("login_sessions", "ended_at IS NULL"),
     "a key": ("api_keys", "revoked_at IS NULL"),
@@ -30,8 +30,8 @@ _GOING_ON = """
     SELECT t.id FROM {table} AS t JOIN closures AS c ON c.user_id = t.user_id
     WHERE c.state <> 'taken_back' AND t.{condition}
 """
-# What one member has moved without a second person, and what one user has got so: within a day,
-# because no run takes longer.
+# Amounts that one member has moved without a second person, or one user has got so. All are of one
+# day, because no run takes longer.
 _ALONE = """
     SELECT author, SUM(ABS(amount)) FROM staff_money
     WHERE approval_id IS NULL AND currency = :currency AND author NOT LIKE 'rule:%'
@@ -76,7 +76,7 @@ class HouseBooks:
     def __init__(self, network: "Network") -> None:
         self.network = network
         self.has_clocks = False
-        # By business key or subject: the amounts that members were told are moved.
+        # By transfer or subject, and user: the amount in the answer to a member.
         self._told: dict[tuple[str, str], int] = {}
         # By member: the role, and whether they are locked, before the present commit.
         self._members: dict[str, tuple[str, bool]] = {}
@@ -90,7 +90,7 @@ class HouseBooks:
         self.network.world.fail(text)
 
     def moved(self, outcome: Outcome) -> None:
-        """Record that a member was told that an amount is moved."""
+        """Record the amount in the answer to a member."""
         if outcome.state is not State.WAITS and outcome.moves_money and outcome.amount:
             self._told[outcome.id, outcome.user_id] = outcome.amount
 
@@ -165,7 +165,7 @@ class HouseBooks:
             self._fail(f"{asked_by} has approved their own request {approval_id[-6:]}")
 
     def _look_at_told(self) -> None:
-        """Fail if a member was told of another amount than the recorded one."""
+        """Fail if the answer to a member has another amount than the database."""
         recorded = {
             (name, user_id): amount
             for act_id, key, user_id, amount in self._rows(

@@ -190,7 +190,7 @@ class Finance(MemberActor):
         return {**Cases(market.context, desk.letters).posters, Action.USER_ERASE: eraser.post}
 
     async def do_approve(self) -> Any:
-        """Approve what waits, also what this member has asked for."""
+        """Approve a request that waits, also one of this member."""
         approval_id = self.some(_OPEN)
         if not approval_id:
             return None
@@ -205,7 +205,7 @@ class Finance(MemberActor):
         return await self._moved("approve", make)
 
     async def do_refuse(self) -> Any:
-        """Refuse or withdraw what waits."""
+        """Refuse or withdraw a request that waits."""
         approval_id = self.some(_OPEN)
         if not approval_id:
             return None

@@ -17,7 +17,7 @@ from tests.sim.people import NETWORK, Person, PersonPlan
 if TYPE_CHECKING:
     from tests.sim.staff.house import House
 
-# Of registrations and logins: those that agree to the texts.
+# The share of registrations and logins that agree to the texts.
 AGREES_SHARE = 0.7
 QUOTA, PRICE = 1_000_000, 1_000_000
 _SIDES = """

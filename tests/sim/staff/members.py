@@ -38,7 +38,7 @@ Deed = Callable[[Any, StaffDesk, Author], Coroutine[Any, Any, Any]]
 
 
 class MemberActor(Actor):
-    """A member who logs in, and does what their role permits, and some of what it does not.
+    """A member of the staff, with acts that their role permits, and with others.
 
     Args:
         house: has the desks, and the other members.

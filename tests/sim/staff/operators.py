@@ -74,7 +74,7 @@ class Operator(Finance):
         )
 
     async def do_factor(self) -> Any:
-        """Replace the second factor of a member who has lost it."""
+        """Replace the second factor that a member has lost."""
         member = self._member()
         made = await self.at_desk(
             "factor",
@@ -224,7 +224,7 @@ class Operator(Finance):
         return await self.once("limit", make)
 
     async def do_close(self) -> Any:
-        """Close the account of a user who has asked for it by a letter."""
+        """Close the account of a user, as asked for by a letter."""
         user_id = self.some(_LEAVERS)
         if not user_id:
             return None

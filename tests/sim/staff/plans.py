@@ -33,10 +33,10 @@ LEAVER_STEPS = (
     *("verify", "key", "buy", "device", "export", "export", "close", "login", "wallet", "roll"),
     *("session", "session", "read", "cancel", "cancel", "forgot", "login"),
 )
-# Of the leavers: those who do nothing after they have closed their accounts.
+# The share of leavers that do nothing after the end of their accounts.
 GONE_SHARE = 0.7
 APPEAL_SHARE = 0.8
-# Of the runs: those with texts from the start.
+# The share of runs with texts from the start.
 EARLY_SHARE = 0.5
 
 
