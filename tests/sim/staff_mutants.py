@@ -93,12 +93,6 @@ STAFF_MUTANTS: tuple[tuple[str, ...], ...] = (
         "if papers.accepted.get(each.kind, 0) < 0])\n",
     ),
     (
-        "staff: an appellant gets the whole claim beside the award",
-        "market.staff.cases.appeals",
-        "        void_amount=claim.most - claim.awarded,\n",
-        "        void_amount=claim.most,\n",
-    ),
-    (
         "connect: an account that is not filled in gets payouts",
         "market.payouts.payouts",
         "        if not is_ready:\n",

@@ -51,7 +51,7 @@ class Outside:
         self.asked: Callable[[Sequence[str]], None] = lambda _: None
         self._lies = lies
         self._now = now
-        # By user: the account at the payment service. The users have filled in some of the accounts.
+        # By user: the account at the payment service; users have filled in some of them.
         self.accounts: dict[str, str] = {}
         self.filled: set[str] = set()
         # By batch: the payout of its transfer there.

@@ -56,6 +56,10 @@ _OVERPAID = """
 _APPROVED = """
     SELECT id, asked_by FROM approvals WHERE decision = 'approved' AND decided_by = asked_by
 """
+_AGREED = """
+    SELECT u.username, c.kind, c.version FROM consents AS c JOIN users AS u ON u.id = c.user_id
+    WHERE u.username LIKE 'leaver%'
+"""
 _UNAGREED = """
     SELECT u.username, t.kind, t.version FROM users AS u, site_texts AS t
     WHERE u.username LIKE 'leaver%' AND t.kind <> 'imprint' AND t.valid_from < u.created_at
@@ -78,6 +82,8 @@ class HouseBooks:
         self.has_clocks = False
         # By transfer or subject, and user: the amount in the answer to a member.
         self._told: dict[tuple[str, str], int] = {}
+        # The texts that leavers have agreed to: the name, the kind and the version.
+        self._agreed: set[tuple[str, str, int]] = set()
         # By member: the role, and whether they are locked, before the present commit.
         self._members: dict[str, tuple[str, bool]] = {}
         self._last = 0
@@ -93,6 +99,10 @@ class HouseBooks:
         """Record the amount in the answer to a member."""
         if outcome.state is not State.WAITS and outcome.moves_money and outcome.amount:
             self._told[outcome.id, outcome.user_id] = outcome.amount
+
+    def agrees(self, name: str, accepted: dict[str, int]) -> None:
+        """Record the texts that a user agrees to in a request."""
+        self._agreed |= {(name, kind, version) for kind, version in accepted.items()}
 
     def committed(self, _: Commit) -> None:
         """Look at the acts of a commit, and at the accounts that are closed."""
@@ -150,6 +160,8 @@ class HouseBooks:
             self._fail(f"an appeal gives {given} beside {had} of {most}: {appeal_id[-6:]}")
         for username, kind, version in () if self.has_clocks else self._rows(_UNAGREED):
             self._fail(f"{username} has not agreed to the {kind} {version}")
+        for username, kind, version in set(self._rows(_AGREED)) - self._agreed:
+            self._fail(f"{username} has never agreed to the {kind} {version}")
         self._look_at_erased()
         report = run_now(audit_all, self.network.books.database)
         for check in report.checks:

@@ -61,7 +61,9 @@ class Leaver(Person):
         if self._draw.random() >= AGREES_SHARE:
             return NO_PAPERS
         versions = await market.texts.versions()
-        return Papers(accepted={each.kind: each.version for each in versions if each.is_valid})
+        accepted = {each.kind: each.version for each in versions if each.is_valid}
+        self._house.books.agrees(self.name, accepted)
+        return Papers(accepted=accepted)
 
     async def do_session(self) -> Any:
         """Buy a session, which ends with the account."""
