@@ -82,7 +82,7 @@ class HouseBooks:
         self.has_clocks = False
         # By transfer or subject, and user: the amount in the answer to a member.
         self._told: dict[tuple[str, str], int] = {}
-        # The texts that leavers have agreed to: the name, the kind and the version.
+        # By user name: the kind and the version of each text in a consent.
         self._agreed: set[tuple[str, str, int]] = set()
         # By member: the role, and whether they are locked, before the present commit.
         self._members: dict[str, tuple[str, bool]] = {}
