@@ -289,7 +289,8 @@ async def write_reports(
 ) -> None:
     """Write the last report of each of these devices, in one statement.
 
-    With `only_newer`, a report does not overwrite one that is newer than itself.
+    With `only_newer`, a report does not overwrite one that is newer than itself. Nothing is written
+    about a revoked device: a report may wait while its owner's account is erased.
     """
     await tx.lock("devices", [device.id for device in devices])
     reports = [
@@ -304,7 +305,7 @@ async def write_reports(
         f"""
         UPDATE devices AS d SET {_CHANGES}
         FROM {tx.table("reports", id="TEXT", heard_of_at="BIGINT", **_REPORTED)}
-        WHERE d.id = reports.id AND (
+        WHERE d.id = reports.id AND d.revoked_at IS NULL AND (
             reports.heard_of_at = 0
             OR COALESCE(d.last_heartbeat_at, 0) <= reports.heard_of_at
             AND COALESCE(d.offline_at, 0) <= reports.heard_of_at

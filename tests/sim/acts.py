@@ -32,12 +32,18 @@ from tests.sim.files import SHARE as FILES_SHARE
 from tests.sim.files import FileBooks, FileBuyer, FilesPlan, files_of
 from tests.sim.folder import Folder
 from tests.sim.followers import Follower
+from tests.sim.halts import SUBJECT as HALTS
+from tests.sim.halts import HaltBooks, HaltPerson, HaltPlan, halts_of
 from tests.sim.jobs import Actor, AgentPlan, Records, device_name, owner_name
 from tests.sim.letters import MailServer, PeopleBooks
 from tests.sim.money.plans import MoneyPlan, money_of
 from tests.sim.money.story import MoneyStory
 from tests.sim.people import Person, PersonPlan, people_of
+from tests.sim.process import KEY
 from tests.sim.samples import SAMPLE_CREDITS, SampleBooks
+from tests.sim.staff.house import House
+from tests.sim.staff.plans import SUBJECT as STAFF
+from tests.sim.staff.plans import HousePlan, house_of
 from tests.sim.store import EPOCH, Commit
 from tests.sim.webhooks import (
     LOOK_SECONDS,
@@ -57,7 +63,10 @@ if TYPE_CHECKING:
 SIZES = SampleSizes(hashes=(3, 9), steps=(3, 9), numbers=(3, 9), shell_steps=(3, 9))
 HAND_SECONDS = 2.0
 # Parts of the marketplace that a run can have for its only subject.
-SUBJECTS = ("deeds", "deploys", "files", "hooks", "jobs", "money", "people", "samples")
+SUBJECTS = (
+    *("deeds", "deploys", "files", HALTS, "hooks", "jobs", "money", "people", "samples"),
+    STAFF,
+)
 DAY_SECONDS = 86_400
 # Jumps of all wall clocks at the end, each to the next delivery. An endpoint gets one an hour for
 # five days before it is disabled.
@@ -82,6 +91,10 @@ SWEEPS: tuple[tuple[str, Callable[[Any], Coroutine[Any, Any, Any]]], ...] = (
     ("ended files", lambda market: market.artifacts.settle()),
     ("files", lambda market: market.artifacts.expire()),
     ("logs", lambda market: market.logs.keeper.sweep()),
+    ("suspensions", lambda market: market.suspensions.end_due()),
+    ("stops", lambda market: market.rule_stops.delete_old()),
+    ("origins", lambda market: market.devices.origins.delete_old()),
+    ("erasures", lambda market: market.leaving.erasures.erase_due()),
 )
 
 
@@ -101,6 +114,8 @@ class ActsPlan:
         is_alone: whether no session is bought.
         sample_credits: the operator's money for samples, for each day.
         money: that comes in and goes out; None for none.
+        halts: the orders to halt sessions, in a run with nothing else.
+        house: the staff; None for none.
     """
 
     deploys: tuple[DeployPlan, ...] = ()
@@ -114,6 +129,8 @@ class ActsPlan:
     is_alone: bool = False
     sample_credits: Decimal = SAMPLE_CREDITS[0]
     money: MoneyPlan | None = None
+    halts: tuple[HaltPlan, ...] = ()
+    house: HousePlan | None = None
 
     def __bool__(self) -> bool:
         return bool(
@@ -124,6 +141,8 @@ class ActsPlan:
             or self.files
             or self.has_samples
             or self.money
+            or self.halts
+            or self.house
         )
 
     def __str__(self) -> str:
@@ -133,6 +152,8 @@ class ActsPlan:
             f"{f', {len(self.files.buyers)} with files' if self.files else ''}"
             f"{', samples' if self.has_samples else ''}{', by hand' if self.has_hand else ''}"
             f"{f', {self.money}' if self.money else ''}"
+            f"{f', {len(self.halts)} halts' if self.halts else ''}"
+            f"{f', {self.house}' if self.house else ''}"
         )
 
 
@@ -155,6 +176,8 @@ def acts_of(
     money = money_of(world, seconds, subject)
     if money is not None and money.is_alone:
         return ActsPlan(money=money, is_alone=True)
+    if subject == HALTS:
+        return ActsPlan(halts=halts_of(world.draw("halts"), seconds))
     draw = world.draw("acts")
     if draw.random() < 0.5 and subject is None:
         return ActsPlan(money=money)
@@ -164,11 +187,12 @@ def acts_of(
     is_alone = is_alone and (has_deploys or has_hooks or has_people)
     if subject is not None:
         has_deploys, has_hooks = subject == "deploys", subject == "hooks"
-        has_people, has_samples, is_alone = subject == "people", subject == "samples", True
+        has_people, is_alone = subject == "people", True
+        has_samples = subject in ("samples", STAFF)
     photos = world.draw("deeds")
     files = world.draw("files")
     has_files = files.random() < FILES_SHARE if subject is None else subject == "files"
-    has_deeds = photos.random() < SHARE if subject is None else subject == "deeds"
+    has_deeds = photos.random() < SHARE if subject is None else subject in ("deeds", STAFF)
     return ActsPlan(
         deploys_of(world.draw("deploys"), seconds) if has_deploys else (),
         hooks_of(world.draw("hooks"), seconds) if has_hooks else (),
@@ -181,6 +205,7 @@ def acts_of(
         is_alone,
         SAMPLE_CREDITS[int(world.draw("samples").random() * len(SAMPLE_CREDITS))],
         money,
+        house=house_of(world, seconds, subject),
     )
 
 
@@ -258,15 +283,23 @@ class Acts:
     Args:
         network: leads to the daemons.
         plan: of the actors.
+        seconds: how long things go wrong.
         has_clocks: whether wall clocks are set: rows have wrong times then.
         folder: has the files; None where a run has none.
     """
 
     def __init__(
-        self, network: "Network", plan: ActsPlan, *, has_clocks: bool, folder: Folder | None
+        self,
+        network: "Network",
+        plan: ActsPlan,
+        seconds: float,
+        *,
+        has_clocks: bool,
+        folder: Folder | None,
     ) -> None:
         self.network = network
         self.plan = plan
+        self._seconds = seconds
         self.has_clocks = has_clocks
         self.servers = Servers(network)
         self.mail = MailServer(network)
@@ -276,6 +309,11 @@ class Acts:
         self.files = None if folder is None else FileBooks(network, folder)
         self.samples = SampleBooks(network, plan.sample_credits)
         self.money = None if plan.money is None else MoneyStory(network, plan.money)
+        self.halts = HaltBooks(network) if plan.halts else None
+        self.house = None if plan.house is None else House(network, plan.house, KEY)
+        if self.house is not None:
+            self.house.books.has_clocks = has_clocks
+        network.books.halts = self.halts
         self.followers: list[Follower] = []
         if plan:
             network.books.senders = self
@@ -288,6 +326,8 @@ class Acts:
         market, tasks = life.market, life.core.tasks
         if market.samples is not None:
             market.samples.sizes = SIZES
+        if self.house is not None:
+            self.house.begin(life)
         if self.plan.deeds:
             self.deeds.assistants[market] = Assistant(market, self.network.world, life.name)
         sender = SimSender(market, self.servers, life.loop.time)
@@ -331,6 +371,10 @@ class Acts:
             actors.append(HandWorker(network, 3, until))
         if self.money is not None:
             actors += self.money.tasks(until)
+        if self.house is not None:
+            actors += self.house.tasks(until, self.mail, self.people, records)
+        if plan.halts:
+            actors.append(HaltPerson(network, plan.halts, self._seconds, until))
         loop = asyncio.get_running_loop()
         return [loop.create_task(each.run()) for each in actors]
 
@@ -432,7 +476,7 @@ class Acts:
             self.servers.committed(commit)
         if plan.deploys:
             self.deploys.committed(commit)
-        if plan.people:
+        if plan.people or plan.house:
             self.people.committed(commit)
         if plan.deeds:
             self.deeds.committed(commit)
@@ -440,16 +484,22 @@ class Acts:
             self.files.committed(commit)
         if self.money is not None:
             self.money.committed(commit)
+        if self.halts is not None:
+            self.halts.committed(commit)
+        if self.house is not None:
+            self.house.committed(commit)
 
     def check(self, records: Records) -> None:
         """Compare everything at the end."""
         if self.plan.deploys:
             self.deploys.check(has_clocks=self.has_clocks)
-        if self.plan.people:
+        if self.plan.people or self.plan.house:
             self.people.check()
         if self.plan.deeds:
             self.deeds.check()
         if self.files is not None:
             self.files.check()
+        if self.house is not None:
+            self.house.books.check()
         if self.plan.has_samples:
             self.samples.check(records, has_clocks=self.has_clocks)

@@ -14,6 +14,7 @@ from tests.sim.store import EPOCH, Commit, Database
 
 if TYPE_CHECKING:
     from tests.sim.acts import Acts
+    from tests.sim.halts import HaltBooks
     from tests.sim.process import Life
 
 # Notices take a few milliseconds, and a thousandth of a second for each of a few callbacks.
@@ -115,6 +116,8 @@ class Books:
         self.slowest_end = 0.0
         # Starts the senders of daemons; None in a run without webhooks and letters.
         self.senders: Acts | None = None
+        # The sessions that the staff halts; None in a run without halts.
+        self.halts: HaltBooks | None = None
         self._open: dict[str, Lease] = {}
         # When the row of each node was last changed.
         self._nodes: dict[str, tuple[int, float]] = {}
@@ -135,7 +138,12 @@ class Books:
         self._relays[relay] = None
         self._lease(relay.lease_id)
         name, session_id, now = relay.life.name, relay.session.id, self.world.now
+        # One that was declared dead while it slept has not noticed it yet: it gets no byte.
+        if self.halts is not None and self._lease(relay.lease_id).closed_by is None:
+            self.halts.moves(name, session_id, "admits a client")
         recalled_at = self._recalled.get((name, session_id))
+        if self.halts is not None and self.halts.excuses(session_id, REFUSED_SECONDS):
+            recalled_at = None  # one that may go on is refused no longer, for no reason
         if recalled_at is not None and now - recalled_at < REFUSED_SECONDS - 0.01:
             self.world.fail(f"{name} admits a client of {session_id[-6:]}, which another one ends")
         if self._is_long_over(session_id):
@@ -163,6 +171,8 @@ class Books:
         key, by = (life.name, session_id), self._lease(relay.lease_id).closed_by
         if life.is_stopping or key in self._ending or key in self._recalled:
             return
+        if self.halts is not None and self.halts.excuses(session_id, REFUSED_SECONDS):
+            return
         if relay.via is not None:  # its exit may have been let go of, or needs the place
             return
         if by is not None and (by.name != "release" or by.process != life.name):
@@ -173,6 +183,8 @@ class Books:
     def takes(self, relay: Relay) -> None:
         """Fail if a relay takes bytes under a lease that was closed."""
         lease = self._lease(relay.lease_id)
+        if self.halts is not None:
+            self.halts.moves(relay.life.name, relay.session.id, "hands out a byte")
         by = lease.closed_by
         if by is None:
             return

@@ -115,9 +115,9 @@ def plans_of(
         draw: the random stream.
         seconds: how long things go wrong.
         subject: "jobs" for few devices, which are copied while they work; "hooks" for jobs in any
-            case, because they have events.
+            case, because they have events; "staff" for disputes in any case.
     """
-    if draw.random() < 0.5 and subject not in ("jobs", "hooks"):
+    if draw.random() < 0.5 and subject not in ("jobs", "hooks", "staff"):
         return (), ()
     jobs = []
     for _ in range(1 + int(draw.random() * 10)):
@@ -149,6 +149,9 @@ def plans_of(
         agents = [
             replace(each, seconds=4.0, failing=0.0, crashes=2.0, lies=True) for each in agents[:2]
         ]
+    if subject == "staff":
+        jobs = [replace(each, cancels_at=None, hours=1, verdict="dispute") for each in jobs]
+        agents = [replace(each, seconds=0.5, failing=0.0) for each in agents]
     return tuple(jobs), tuple(agents)
 
 
@@ -400,17 +403,20 @@ def check(records: Records, rows: Any, fail: Any) -> None:
         fail: called with each difference.
     """
     stored = {
-        job_id: (status, attempts, result)
-        for job_id, status, attempts, result in rows(
-            "SELECT id, status, attempts, result FROM jobs"
+        job_id: (status, attempts, result, is_erased)
+        for job_id, status, attempts, result, is_erased in rows(
+            "SELECT j.id, j.status, j.attempts, COALESCE(j.result, ''), EXISTS ("
+            " SELECT 1 FROM closures AS c WHERE c.state = 'erased' AND c.user_id = j.user_id)"
+            " FROM jobs AS j"
         )
     }
     for job_id, results in records.completed.items():
-        status, attempts, result = stored[job_id]
+        status, attempts, result, is_erased = stored[job_id]
         if len(results) > 1:
             fail(f"job {job_id[-6:]}: devices were answered that {len(results)} attempts count")
         for attempt, told in results.items():
-            if (attempts, result) != (attempt, told) or status not in ("completed", "failed"):
+            kept = "" if is_erased else told
+            if (attempts, result) != (attempt, kept) or status not in ("completed", "failed"):
                 fail(
                     f"job {job_id[-6:]}: attempt {attempt} was accepted, and the job is"
                     f" {status} after attempt {attempts}"

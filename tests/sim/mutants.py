@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 from tests.sim.exit_mutants import EXIT_MUTANTS
 from tests.sim.job_mutants import JOB_MUTANTS, SUBJECTS
 from tests.sim.money.mutants import MONEY_MUTANTS
+from tests.sim.staff_mutants import STAFF_MUTANTS
+from tests.sim.staff_mutants import SUBJECTS as STAFF_SUBJECTS
 
 ROOT = Path(__file__).parent.parent.parent
 VARIABLE = "PROXYD_MUTANT"
@@ -379,6 +381,7 @@ MUTANTS = (
     ),
     *(Mutant(*each, subject="exits") for each in EXIT_MUTANTS),
     *(Mutant(*each, subject="money") for each in MONEY_MUTANTS),
+    *(Mutant(*each, subject=STAFF_SUBJECTS[each[0].partition(":")[0]]) for each in STAFF_MUTANTS),
 )
 
 

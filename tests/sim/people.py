@@ -16,6 +16,7 @@ from market.base.errors import Code, MarketError
 from market.events.idempotency import Replayed
 from market.jobs.postings import NewJob
 from market.jobs.specs import Spec
+from market.site.gate import NO_PAPERS, Papers
 from proxyctl.protocol.jobspec import payload_of, resources_of
 from tests.sim.clients import receipt_of
 from tests.sim.deploys import ReplicaAgent
@@ -143,6 +144,7 @@ class Person(Actor):
                 ref=code,
                 client=NETWORK,
                 user_agent="simulated",
+                papers=await self.papers(market),
             )
             return str(login.token)
 
@@ -153,10 +155,18 @@ class Person(Actor):
         # The answer to an earlier try was lost.
         return bool(await self.do_login())
 
+    async def papers(self, _: Any) -> Papers:
+        """Return the texts that the person agrees to."""
+        return NO_PAPERS
+
     async def do_login(self) -> Any:
         async def login(market: Any) -> str:
             made = await market.accounts.login(
-                email=self._email, password=self._password, client=NETWORK, user_agent="simulated"
+                email=self._email,
+                password=self._password,
+                client=NETWORK,
+                user_agent="simulated",
+                papers=await self.papers(market),
             )
             return str(made.token)
 

@@ -25,6 +25,8 @@ SKEW_MOST_SECONDS = 0.9
 # Of the runs in which devices attach in any case: nodes that borrow exits die.
 LENT_SHARE = 0.25
 LENT_SECONDS = 10.0
+# Kinds of faults that set a clock, by up to a day.
+CLOCKS = frozenset(("clock", "dbclock"))
 TIMEOUTS = (2.0, 2.0, 3.0, 5.0, 15.0)
 
 
@@ -166,8 +168,10 @@ def scenario_of(
     acts = acts_of(world, length, has_agents=bool(agents), subject=part)
     if acts.is_alone:
         bought, plans = [], []
-    if acts.money is not None and acts.money.is_alone:
+    if acts.halts or (acts.money is not None and acts.money.is_alone):
         jobs, agents, links = (), (), NO_LINKS
+    if acts.halts:  # orders last for a day of the wall clock
+        faults = [each for each in faults if each.kind not in CLOCKS]
     return Scenario(
         seed,
         chosen,

@@ -3,6 +3,7 @@
 import pytest
 from support.market.books import available, refusal, revenue
 from support.market.cases import verify
+from support.market.jobs import device_of
 from support.market.leaving import EMAIL, MARKER, PASSWORD, fill, hits, person, tools
 from support.market.market import Market
 from support.market.payouts import approved, send
@@ -156,3 +157,16 @@ async def test_a_payout_that_comes_back_after_the_closing_is_not_given_up(market
     refused = market.store.write(erasing.erase, market.context, tools(market), user, waives=False)
     assert await refusal(refused) is Code.ACCOUNT_NOT_EMPTY
     assert await available(market, user, Currency.CREDIT) == left + row.amount
+
+
+@pytest.mark.both_engines
+async def test_a_report_that_waits_brings_no_text_back(market: Market) -> None:
+    user = await market.person()
+    device = await device_of(market, user)
+    market.devices.heartbeat(device, {"hostname": MARKER})
+    await erase(market, user, waives=True)
+    await market.devices.reports.flush()
+    assert await hits(market) == {}
+    market.devices.heartbeat(device, {"hostname": MARKER})
+    await market.devices.reports.flush()
+    assert await hits(market) == {}

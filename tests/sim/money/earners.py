@@ -58,11 +58,15 @@ class Earner(Actor):
         plan: the actions.
         number: of the earner.
         until: when it stops.
+        outside: has the accounts at the payment service.
     """
 
-    def __init__(self, network: "Network", plan: EarnerPlan, number: int, until: float) -> None:
+    def __init__(
+        self, network: "Network", plan: EarnerPlan, number: int, until: float, outside: Outside
+    ) -> None:
         super().__init__(network, earner_name(number), number, until)
         self.plan = plan
+        self._outside = outside
         self._draw = network.world.draw(self.name)
         self._count = 0
         self._methods: list[str] = []
@@ -79,11 +83,23 @@ class Earner(Actor):
             )
             if hasattr(added, "id"):
                 self._methods.append(added.id)
+        if self.plan.connects:
+            await self.do_connect()
         for at, what in self.plan.steps:
             await asyncio.sleep(max(0.0, at - world.now))
             done = await getattr(self, f"do_{what}")()
             shown = done.code if isinstance(done, MarketError) else "done"
             world.say(f"{self.name} {what}: {shown}")
+
+    async def do_connect(self) -> Any:
+        """Open an account at the payment service, and fill it in, sometimes later."""
+        done = await self.insist("connect", lambda market: market.payouts.connect(self.name))
+        if hasattr(done, "url"):
+            if done.method.id not in self._methods:
+                self._methods.append(done.method.id)
+            if self._draw.random() < 0.7:
+                self._outside.filled.add(self._outside.accounts[self.name])
+        return done
 
     async def do_request(self) -> Any:
         """Request a payout, once."""
@@ -119,7 +135,9 @@ class Earner(Actor):
         )
 
     async def do_look(self) -> Any:
-        """Look at the earnings."""
+        """Look at the earnings, and finish the account at the payment service."""
+        if self.plan.connects:
+            await self.do_connect()
 
         async def look(market: Any) -> Any:
             await market.payouts.page(self.name, before="", limit=20)
@@ -202,6 +220,7 @@ class Teller(Actor):
         for payout_id in self._outside.sent:
             if payout_id not in self._outside.progress:
                 self._outside.end(payout_id, 1.0)
+        await self._notify(send)
         await self._book(send)
         await self._decide_doubts(send, 0.0)
 
@@ -256,6 +275,12 @@ class Teller(Actor):
         for payout_id in self._outside.sent:
             if self._draw.random() < 0.5:
                 self._outside.end(payout_id, self._draw.random())
+        await self._notify(self.insist)
+
+    async def _notify(self, send: "Send") -> None:
+        """Let the payment service notify a daemon of the transfers that have come back."""
+        for each in self._outside.reversed_transfers():
+            await send("notice", lambda market, name=each: market.payouts.look_at_transfer(name))
 
     async def _book(self, send: "Send") -> None:
         """Import the outcomes of the bank, also those that were imported before."""

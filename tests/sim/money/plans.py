@@ -1,6 +1,6 @@
 """Plans of the money of a run: the lies of the bank, the payers, and the jumps of the clocks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,8 @@ LIES = (
 # Failures of the payment service that sends payouts.
 FAILURES = ("error", "late", "lost", "refused", "stale", "twice", "unknown")
 EARNERS = 2
+# The share of users with earnings that have an account at a payment service.
+CONNECTS_SHARE = 0.4
 EARNED = 3_000 * MICRO
 EARNER_STEPS = (
     "request",
@@ -106,9 +108,11 @@ class EarnerPlan:
 
     Attributes:
         steps: the actions: time and kind.
+        connects: whether the user has an account at a payment service.
     """
 
     steps: tuple[tuple[float, str], ...]
+    connects: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +172,8 @@ def money_of(world: "World", seconds: float, subject: str | None) -> MoneyPlan |
         )
     )
     earners, failures = _earners(world.draw("payouts"), seconds)
+    accounts = world.draw("accounts")
+    earners = tuple(replace(each, connects=accounts.random() < CONNECTS_SHARE) for each in earners)
     suspensions = _suspensions(world.draw("suspensions"), seconds)
     jumps = jumps if is_alone else ()
     return MoneyPlan(lies, payers, jumps, is_alone, earners, failures, suspensions)

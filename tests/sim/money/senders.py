@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tests.sim.loop import SimLoop, World
 
 REMEMBERS_SECONDS = 2 * 86_400
+# Before the name of a batch: the name of its transfer.
+TRANSFER = "outside-"
 
 
 class Outside:
@@ -49,6 +51,11 @@ class Outside:
         self.asked: Callable[[Sequence[str]], None] = lambda _: None
         self._lies = lies
         self._now = now
+        # By user: the account at the payment service; users have filled in some of them.
+        self.accounts: dict[str, str] = {}
+        self.filled: set[str] = set()
+        # By batch: the payout of its transfer there.
+        self.transfers: dict[str, str] = {}
         self._first_at: dict[str, float] = {}
         self._by_file: set[str] = set()
 
@@ -91,13 +98,36 @@ class Outside:
             self.sent.setdefault(each["payout_id"], []).append(net)
             self._by_file.add(each["payout_id"])
 
+    async def transfer(self, batch_id: str, orders: Sequence[Order]) -> str | Refusal:
+        """Take a payout to an account of its user; a batch that is known is not paid again."""
+        [order] = orders
+        if batch_id not in self.transfers:
+            if order.details.account not in self.filled:
+                self.world.fail(f"a payout leaves for the account {order.details.account}")
+            if self.has("refused") and self.world.numbers("closed", batch_id)[0] < 2 * SELDOM:
+                return Refusal("a closed account", {order.payout_id: FailReason.METHOD_INVALID})
+            self.transfers[batch_id] = order.payout_id
+            self.asked([order.payout_id])
+            self.sent.setdefault(order.payout_id, []).append(order.net)
+            self.progress[order.payout_id] = Progress(is_paid=True)
+        return f"{TRANSFER}{batch_id}"
+
+    def reversed_transfers(self) -> list[str]:
+        """Return the transfers that have come back."""
+        return [
+            f"{TRANSFER}{batch_id}"
+            for batch_id, payout_id in self.transfers.items()
+            if self.progress[payout_id].failed is not None
+        ]
+
     def end(self, payout_id: str, number: float) -> None:
         """Let a payout that was sent arrive, or come back.
 
-        From a bank, one that arrived may come back later.
+        From a bank or an account of its user, one that arrived may come back later.
         """
         before = self.progress.get(payout_id, Progress())
-        share = 0.3 if not before.is_paid else 0.1 if payout_id in self._by_file else 0.0
+        may_return = payout_id in self._by_file or payout_id in self.transfers.values()
+        share = 0.3 if not before.is_paid else 0.1 if may_return else 0.0
         if before.failed is None and number < share:
             self.progress[payout_id] = Progress(failed=FailReason.RETURNED)
         elif before.failed is None:
@@ -141,6 +171,77 @@ class SenderClient:
 
         seen: Mapping[str, Progress] = await self._line.ask("progress", outside_id, look)
         return seen
+
+    async def close(self) -> None:
+        """See `Provider.close`."""
+
+
+class ConnectClient:
+    """The client of a daemon: a `Provider` of payouts whose users have accounts there.
+
+    Args:
+        outside: the service.
+        loop: of the daemon.
+    """
+
+    name = "stripe"
+    kind = MethodKind.STRIPE
+    batch_max = 1
+    remembers_seconds = REMEMBERS_SECONDS - 3_600
+
+    def __init__(self, outside: Outside, loop: "SimLoop") -> None:
+        self._outside = outside
+        self._line = Line(outside.world, self.name, loop, outside.has)
+
+    async def send(self, batch_id: str, orders: Sequence[Order]) -> str | Refusal:
+        """See `Provider.send`."""
+        sent: str | Refusal = await self._line.ask(
+            "send", batch_id, lambda: self._outside.transfer(batch_id, orders)
+        )
+        return sent
+
+    async def look(self, outside_id: str) -> Mapping[str, Progress]:
+        """See `Provider.look`."""
+        payout_id, progress = await self.payout_of(outside_id)
+        return {payout_id: progress}
+
+    async def payout_of(self, transfer_id: str) -> tuple[str, Progress]:
+        """See `Connect.payout_of`."""
+        outside = self._outside
+
+        async def look() -> tuple[str, Progress]:
+            payout_id = outside.transfers.get(transfer_id.removeprefix(TRANSFER), "")
+            return payout_id, outside.progress.get(payout_id, Progress())
+
+        found: tuple[str, Progress] = await self._line.ask("transfer", transfer_id, look)
+        return found
+
+    async def open_account(self, key: str) -> str:
+        """See `Connect.open_account`."""
+
+        async def open_one() -> str:
+            return self._outside.accounts.setdefault(key, f"acct_{key}")
+
+        account: str = await self._line.ask("account", key, open_one)
+        return account
+
+    async def link(self, account_id: str, return_url: str) -> str:
+        """See `Connect.link`."""
+
+        async def link() -> str:
+            return f"https://stripe.example/{account_id}?then={return_url}"
+
+        url: str = await self._line.ask("link", account_id, link)
+        return url
+
+    async def is_ready(self, account_id: str) -> bool:
+        """See `Connect.is_ready`."""
+
+        async def look() -> bool:
+            return account_id in self._outside.filled
+
+        ready: bool = await self._line.ask("ready", account_id, look)
+        return ready
 
     async def close(self) -> None:
         """See `Provider.close`."""

@@ -16,7 +16,7 @@ from tests.sim.money.payers import Desk, Notices, Payer
 from tests.sim.money.payment_books import PaymentBooks
 from tests.sim.money.payout_books import PayoutBooks
 from tests.sim.money.plans import MoneyPlan
-from tests.sim.money.senders import Outside, SenderClient
+from tests.sim.money.senders import ConnectClient, Outside, SenderClient
 from tests.sim.money.support import SupportPerson
 from tests.sim.store import EPOCH, Commit
 
@@ -31,7 +31,7 @@ SWEEP_SECONDS = 2.0
 # After this time every request has arrived, and its answer as well.
 ARRIVED_SECONDS = LATE_MOST_SECONDS + 1.0
 PAYOUTS = PayoutSettings(
-    methods=("bank", "paypal"),
+    methods=("bank", "paypal", "stripe"),
     minimum_usd=Decimal("0.1"),
     fee_usd=Decimal("0.03"),
     automatic_usd=Decimal("0.5"),
@@ -87,8 +87,11 @@ class MoneyStory:
 
     def services(self, life: "Life") -> PaymentServices:
         """Return the services of a daemon."""
-        senders = (SenderClient(self.outside, life.loop),) if self.plan.earners else ()
-        return PaymentServices({NAME: BankClient(self.bank, life.loop)}, None, senders)
+        banks = {NAME: BankClient(self.bank, life.loop)}
+        if not self.plan.earners:
+            return PaymentServices(banks, None, ())
+        connect = ConnectClient(self.outside, life.loop)
+        return PaymentServices(banks, connect, (SenderClient(self.outside, life.loop), connect))
 
     def tasks(self, until: float) -> list[Any]:
         """Return the actors."""
@@ -98,7 +101,7 @@ class MoneyStory:
         return [
             *self._tellers,
             *(
-                Earner(self.network, each, number, until)
+                Earner(self.network, each, number, until, self.outside)
                 for number, each in enumerate(self.plan.earners)
             ),
             *(
