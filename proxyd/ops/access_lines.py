@@ -22,7 +22,8 @@ from typing import Final, Literal
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.json import Encoder
 
-from proxyd.access import DESTINATIONS_MAX, Access, Reached, Sent
+from proxyd.access import DESTINATIONS_MAX
+from proxyd.access_records import Access, Reached, Sent
 from proxyd.egress.names import address_of_number, canonical, is_number
 from proxyd.wire.hosts import unmapped
 
