@@ -129,12 +129,18 @@ class NetworkCounts:
     def add(self, network: str, amount: int = 1) -> None:
         """Add to the count of a network; below zero subtracts."""
         self.total += amount
+        if ":" not in network:  # no network is around it
+            self._add(network, amount)
+            return
         for name, _ in enclosing(network):
-            count = self._counts.get(name, 0) + amount
-            if count:
-                self._counts[name] = count
-            else:
-                self._counts.pop(name, None)
+            self._add(name, amount)
+
+    def _add(self, name: str, amount: int) -> None:
+        count = self._counts.get(name, 0) + amount
+        if count:
+            self._counts[name] = count
+        else:
+            self._counts.pop(name, None)
 
 
 def crowded(network: str, most: int, *counts: NetworkCounts, more: int = 1) -> str:
