@@ -193,7 +193,8 @@ class _Writer:
     def take(self, moment: int, record: Access | Reached | Sent) -> None:
         """Write the line of a record, or keep a connection that has begun."""
         files = self.files
-        self._open_file_of(moment)
+        if moment // HOUR_SECONDS != files.hour:
+            self._open_file_of(moment)
         if isinstance(record, Reached):
             self._open[record.connection] = (moment, record)
             self._unwritten.append(record.connection)
