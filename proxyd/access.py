@@ -60,7 +60,7 @@ ENDING_OF_FAILURE: Final = {failure: Ending[failure.name] for failure in Failure
 
 @final
 class AccessQueue:
-    """The records that wait for the thread of the access log. Those that find it full are dropped.
+    """The records that wait for the thread of the access log; one that finds it full is dropped.
 
     `waiting` has each with its time, in UTC seconds, and `dropped` is the number of dropped ones.
 

@@ -1,7 +1,7 @@
 """The access records of a client's connection.
 
-Structs, because the constructor of a named tuple is interpreted: it takes three times as long. They
-are not compiled for the same reason, since the compiler does not know their constructors.
+Structs, because the constructor of a named tuple is interpreted: 400 ns instead of 150. The module
+is not compiled, because the compiler does not know the constructors of structs.
 """
 
 from msgspec import Struct

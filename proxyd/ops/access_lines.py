@@ -149,7 +149,8 @@ class Lines:
         if reached is not None:
             way, tried = self._way(reached), UNSET
         elif record.exit:
-            way, tried = (*_NO_WAY[:5], record.exit, record.exit_address, UNSET), UNSET
+            unknown = _NO_WAY[:5]  # of the fields before the exit
+            way, tried = (*unknown, record.exit, record.exit_address, UNSET), UNSET
         line = _Connection(
             *head,
             *way,
