@@ -97,9 +97,7 @@ async def test_nothing_rings_after_the_end() -> None:
     assert rung == [last]
 
 
-async def test_an_alarm_that_is_cancelled_before_the_timer_rings_is_never_sorted() -> (
-    None
-):
+async def test_an_alarm_that_is_cancelled_before_the_timer_rings_is_never_sorted() -> None:
     loop = asyncio.get_running_loop()
     rung: list[Bell] = []
     alarms = Alarms(loop)
