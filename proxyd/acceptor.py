@@ -85,7 +85,10 @@ class Acceptor(Generic[Sock]):
                 return
             sock = self._new_socket(self._family, self._type, 0, fd)
             sock.setblocking(False)
-            reason = self._welcome(sock, unmapped(peer[0]))
+            address = peer[0]
+            if ":" in address:
+                address = unmapped(address)
+            reason = self._welcome(sock, address)
             if reason:
                 self._refuse(sock, reason)
 

@@ -1,13 +1,17 @@
-"""The ending of a client's connection, and the access records of the connection.
+"""The ending of a client's connection, and the access records on their way to the log.
 
 Each connection has exactly one `Ending`. Its word is the `reason` in the access record and a label
 of the metrics, so these words never change.
 """
 
+from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
+from msgspec.structs import replace
+
+from proxyd.access_records import Access, Reached, Sent
 from proxyd.wire.events import Failure, Refusal
 
 
@@ -54,60 +58,36 @@ ENDING_OF_REFUSAL: Final = {refusal: Ending[refusal.name] for refusal in Refusal
 ENDING_OF_FAILURE: Final = {failure: Ending[failure.name] for failure in Failure}
 
 
-class Access(NamedTuple):
-    """Ended connection of a client that had shown credentials.
+@final
+class AccessQueue:
+    """The records that wait for the thread of the access log; one that finds it full is dropped.
 
-    `client` is its address, `host` and `port` its target ("" and 0 if it ended before that was
-    known), `seconds` its duration. `exit` is the device that it went through, `exit_address` the
-    address that the device has attached from; both "" for a connection from this machine. A dial
-    that has failed has the devices that were ordered the target in `tried`, each with its address.
+    `waiting` has each with its time, in UTC seconds, and `dropped` is the number of dropped ones.
+
+    Args:
+        most: the most records that wait.
+        now: the wall clock, in UTC seconds.
+        wake: called when a record has come into the empty queue.
     """
 
-    connection: int
-    session_id: str
-    client: str
-    host: str
-    port: int
-    bytes_up: int
-    bytes_down: int
-    seconds: float
-    reason: str
-    exit: str = ""
-    exit_address: str = ""
-    tried: tuple[tuple[str, str], ...] = ()
+    __slots__ = ("_most", "_now", "_wake", "dropped", "waiting")
 
+    def __init__(self, most: int, now: Callable[[], int], wake: Callable[[], None]) -> None:
+        self._most = most
+        self._now = now
+        self._wake = wake
+        self.waiting: deque[tuple[int, Access | Reached | Sent]] = deque()
+        self.dropped = 0
 
-class Reached(NamedTuple):
-    """Connection of a client that has just reached its target, or relays datagrams from now on.
-
-    The fields of `Access` mean the same here. `addresses` are the possible dialled addresses: one,
-    or several where an exit has chosen among them; none where the exit looked the name up, or
-    `host` is the address. `source_port` is the port that the target sees: ours, or by the word of
-    the exit; 0 where it is unknown. `seen_address` is the address that the target sees by the word
-    of the exit, if it is not `exit_address`.
-    """
-
-    connection: int
-    session_id: str
-    client: str
-    protocol: str
-    host: str
-    port: int
-    addresses: tuple[str, ...]
-    source_port: int
-    exit: str
-    exit_address: str
-    seen_address: str
-
-
-class Sent(NamedTuple):
-    """Datagrams to a destination, the first in an hour; `reached` has the destination.
-
-    With `others` it has none: it is the number of datagrams to destinations without a record.
-    """
-
-    reached: Reached
-    others: int = 0
+    def put(self, record: Access | Reached | Sent) -> None:
+        """Queue a record, or drop it when too many wait."""
+        waiting = self.waiting
+        if len(waiting) >= self._most:
+            self.dropped += 1
+            return
+        waiting.append((self._now(), record))
+        if len(waiting) == 1:  # the thread takes all that it finds, so it sees the others
+            self._wake()
 
 
 @final
@@ -183,7 +163,7 @@ class Destinations:
         to = self._reached
         if self._noted < DESTINATIONS_MAX and self._lines.take(hour, to.session_id):
             self._noted += 1
-            self._record(Sent(to._replace(host=host, port=port, source_port=source_port)))
+            self._record(Sent(replace(to, host=host, port=port, source_port=source_port)))
             return
         self._others += 1
         if not self._others & (self._others - 1):

@@ -40,17 +40,8 @@ from math import inf
 from typing import Final, Protocol, final
 
 from market.base.networks import text_of
-from proxyd.access import (
-    ENDING_OF_FAILURE,
-    UNKNOWN_EXIT,
-    Access,
-    Destinations,
-    Ending,
-    Hour,
-    Reached,
-    Sent,
-    SessionLines,
-)
+from proxyd.access import ENDING_OF_FAILURE, UNKNOWN_EXIT, Destinations, Ending, Hour, SessionLines
+from proxyd.access_records import Access, Reached, Sent
 from proxyd.counters import Counters
 from proxyd.egress.exit import Cancellable, Exit
 from proxyd.exits.choosing.places import Carried, yields_at
@@ -191,6 +182,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         "_session",
         "_slots",
         "_state",
+        "_target",
         "_transfer",
         "_tried",
         "_unread",
@@ -222,6 +214,7 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         self._slots: FairSlots[str] | None = None
         self._ending: Ending | None = None
         self._via: Via | None = None  # through which exit it has reached its target
+        self._target: Reached | None = None  # the record of it, if records are kept
         self._tried: tuple[tuple[str, str], ...] = ()  # the exits of a dial that has failed
         self.client = client
 
@@ -358,12 +351,13 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         services, protocol, client, via = self._services, self._protocol, self.client, self._via
         share = None
         if via is None:
-            host, port = target.getsockname()[:2]
-            protocol.succeed(address_of(host), port)
+            host, source_port = target.getsockname()[:2]
+            protocol.succeed(address_of(host), source_port)
         else:
             share = self._session.share_of(via.attached.device_id)
             share.pace = via.pace
-            protocol.succeed(via.address, via.port, via.headers)
+            source_port = via.port
+            protocol.succeed(via.address, source_port, via.headers)
         if not self._send():
             services.reactor.poller.forget(target.fileno())
             target.close()
@@ -388,7 +382,8 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         self._transfer = relay
         self._to(_RELAYING)
         if services.record is not None:
-            services.record(self._reaching(target))
+            self._target = self._reaching(target, source_port)
+            services.record(self._target)
         early, upload_limit = protocol.hand_over()
         relay.start(early, upload_limit, client_unread=self._unread, target_unread=target_unread)
 
@@ -471,7 +466,8 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         client_port = request.port if address_of(str(request.host)) == address else 0
         record, destinations = services.record, None
         if record is not None:
-            destinations = Destinations(self._reaching(None), record, services.session_lines)
+            self._target = self._reaching(None, 0 if self._via is None else self._via.port)
+            destinations = Destinations(self._target, record, services.session_lines)
         association = Association(
             services.reactor,
             services.closer,
@@ -491,8 +487,8 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         services.tallies.begin(self._session.id)
         self._transfer = association
         self._to(_RELAYING)
-        if record is not None:
-            record(self._reaching(None))
+        if record is not None and self._target is not None:
+            record(self._target)
         association.start()
 
     # --- ending --------------------------------------------------------------------------------
@@ -542,26 +538,31 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         elif self._wants is not None and not self._wants.direct:
             self._tried = ((UNKNOWN_EXIT, ""),)
 
-    def _reaching(self, target: socket.SocketType | None) -> Reached:
-        """Return the record of a target that is reached; without a target, of an association."""
+    def _reaching(self, target: socket.SocketType | None, source_port: int) -> Reached:
+        """Return the record of a target.
+
+        Args:
+            target: the socket that is connected to it; None for an association, or without one.
+            source_port: the port that the target sees; 0 where it is unknown.
+        """
         client, request, via = self.client, self._request, self._via
-        host, port, source_port = "", 0, 0
+        host, port = "", 0
         addresses: tuple[str, ...] = ()
+        is_name = False
         if isinstance(request, Connect):
             host, port = _host_of(request), request.port
-        is_name = isinstance(request, Connect) and isinstance(request.host, str)
+            is_name = isinstance(request.host, str)
         exit_ = exit_address = seen_address = ""
         if via is not None:
+            # As it was seen here: the exit's own statement is no evidence.
             exit_, exit_address = via.attached.device_id, text_of(via.attached.address)
-            source_port = via.port
-            if via.address != via.attached.address:
+            # One address is mostly the same object: Python code compares two.
+            if via.address is not via.attached.address and via.address != via.attached.address:
                 seen_address = text_of(via.address)
             if is_name:
                 addresses = tuple([text_of(each) for each in via.targets])
-        elif target is not None:
-            source_port = target.getsockname()[1]
-            if is_name:
-                addresses = peer_of(target)
+        elif target is not None and is_name:
+            addresses = peer_of(target)
         return Reached(
             client.number,
             self._session.id,
@@ -583,26 +584,23 @@ class ClientConnection(Watcher, MeteredConnection, Carried):
         down: int,
         ending: Ending,
     ) -> None:
-        client, request = self.client, self._request
-        host, port = "", 0
-        if isinstance(request, Connect):
-            host, port = _host_of(request), request.port
-        seconds = self._services.reactor.loop.time() - client.began
-        via = self._via
+        client = self.client
+        target = self._target
+        if target is None:
+            target = self._reaching(None, 0)
         record(
             Access(
                 client.number,
-                self._session.id,
+                target.session_id,
                 client.address,
-                host,
-                port,
+                target.host,
+                target.port,
                 up,
                 down,
-                seconds,
+                self._services.reactor.loop.time() - client.began,
                 ending,
-                via.attached.device_id if via is not None else "",
-                # As it was seen here: the exit's own statement is no evidence.
-                text_of(via.attached.address) if via is not None else "",
+                target.exit,
+                target.exit_address,
                 self._tried,
             )
         )

@@ -3,7 +3,8 @@
 from collections import Counter
 from typing import Final
 
-LATENCY_BOUNDS_SECONDS: Final = (
+# Of any length for the compiler, which otherwise makes objects of all these numbers for each loop.
+LATENCY_BOUNDS_SECONDS: Final[tuple[float, ...]] = (
     0.001,
     0.0025,
     0.005,

@@ -18,7 +18,8 @@ from api.http.rate import RateLimit
 from market.base.networks import NetworkCounts, counted_network, crowded
 from proxyctl.protocol.policy import Policy
 from proxyd.acceptor import Acceptor
-from proxyd.access import SESSION_LINES_MAX, Access, Hour, Reached, Sent, SessionLines
+from proxyd.access import SESSION_LINES_MAX, Hour, SessionLines
+from proxyd.access_records import Access, Reached, Sent
 from proxyd.connection import ClientConnection, ConnectionServices
 from proxyd.counters import Counters
 from proxyd.egress.exit import Exit

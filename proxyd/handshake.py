@@ -30,7 +30,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, final
 
-from proxyd.access import ENDING_OF_REFUSAL, Access, Ending
+from proxyd.access import ENDING_OF_REFUSAL, Ending
+from proxyd.access_records import Access
 from proxyd.counters import Counters
 from proxyd.loop.deadlines import Deadlines, Expiring
 from proxyd.loop.poller import GONE, HUNG_UP, READS, URGENT, Watcher

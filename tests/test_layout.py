@@ -279,6 +279,7 @@ TESTED_IN = {
     "market/trust/sample_checks.py": "tests/market/dispatch/test_samples.py",
     "proxyd/__main__.py": "tests/proxyd/cli/test_commands.py",
     "proxyd/acceptor.py": "tests/conformance/test_shedding.py",
+    "proxyd/access_records.py": "tests/proxyd/ops/test_access_log.py",
     "proxyd/backups/contents.py": "tests/proxyd/backups/test_making.py",
     "proxyd/backups/files.py": "tests/proxyd/backups/test_restoring.py",
     "proxyd/backups/folder.py": "tests/proxyd/backups/test_making.py",

@@ -50,7 +50,6 @@ def parsed_address(text: str) -> Address | None:
         return None
 
 
-@lru_cache(maxsize=4096)
 def counted_network(address: str) -> str:
     """Return the network of an address, for limits per client.
 
@@ -58,8 +57,11 @@ def counted_network(address: str) -> str:
     as one. An address counts in its `plain` form, without a zone (RFC 4007). Any other text is
     returned unchanged.
     """
-    if ":" not in address:
-        return address
+    return _network_of_ipv6(address) if ":" in address else address
+
+
+@lru_cache(maxsize=4096)
+def _network_of_ipv6(address: str) -> str:
     try:
         parsed = plain(IPv6Address(address.partition("%")[0]))
     except AddressValueError:
@@ -69,7 +71,6 @@ def counted_network(address: str) -> str:
     return str(IPv6Network((parsed, SUBSCRIBER_BITS), strict=False))
 
 
-@lru_cache(maxsize=4096)
 def enclosing(network: str) -> tuple[tuple[str, int], ...]:
     """Return a counted network and the networks around it, each with its share.
 
@@ -80,9 +81,12 @@ def enclosing(network: str) -> tuple[tuple[str, int], ...]:
     Returns:
         The narrowest first. The share is the multiple of the bound of one network.
     """
+    return _around_ipv6(network) if ":" in network else ((network, 1),)
+
+
+@lru_cache(maxsize=4096)
+def _around_ipv6(network: str) -> tuple[tuple[str, int], ...]:
     alone = ((network, 1),)
-    if ":" not in network:
-        return alone
     try:
         parsed = IPv6Network(network)
     except ValueError:
@@ -129,12 +133,18 @@ class NetworkCounts:
     def add(self, network: str, amount: int = 1) -> None:
         """Add to the count of a network; below zero subtracts."""
         self.total += amount
+        if ":" not in network:  # no network is around it
+            self._add(network, amount)
+            return
         for name, _ in enclosing(network):
-            count = self._counts.get(name, 0) + amount
-            if count:
-                self._counts[name] = count
-            else:
-                self._counts.pop(name, None)
+            self._add(name, amount)
+
+    def _add(self, name: str, amount: int) -> None:
+        count = self._counts.get(name, 0) + amount
+        if count:
+            self._counts[name] = count
+        else:
+            self._counts.pop(name, None)
 
 
 def crowded(network: str, most: int, *counts: NetworkCounts, more: int = 1) -> str:

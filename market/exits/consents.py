@@ -359,7 +359,7 @@ class Exits:
         device = await self._devices.authenticate(token)
         if not self.terms.is_offered:
             raise MarketError(Code.EXITS_NOT_OFFERED)
-        grant = await self.current(device.id)
+        grant = replace(await self.current(device.id), user_id=device.user_id)
         if terms_hash != self.terms_hash:
             raise MarketError(Code.TERMS_CHANGED)
         if grant.paused:
@@ -386,7 +386,7 @@ class Exits:
         if row.terms_hash != self.terms_hash:
             raise MarketError(Code.TERMS_CHANGED)
         return ExitGrant(
-            device_id=row.device_id,
+            device_id=device_id,  # of one exit one text: it is kept while the exit is attached
             user_id=row.user_id,
             min_price_per_gb=row.min_price_per_gb,
             limits=limits_of(row),

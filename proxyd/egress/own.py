@@ -10,6 +10,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from ipaddress import IPv4Address
 
 from market.base.networks import Address
 
@@ -45,7 +46,8 @@ class OwnAddresses:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._kernel: socket.socket | None = None
-        self._known: dict[Address, bool] = {}
+        # IPv4 by number, as in `Policy`: Python computes the hash of an address.
+        self._known: dict[Address | int, bool] = {}
         self._until = 0.0
         self._sequence = 0
         self._is_refused = False
@@ -63,10 +65,11 @@ class OwnAddresses:
         if now >= self._until or len(self._known) >= KEPT_MAX:
             self._known.clear()
             self._until = now + KEPT_SECONDS
-        known = self._known.get(address)
+        key = int(address) if isinstance(address, IPv4Address) else address
+        known = self._known.get(key)
         if known is None and not self._is_refused:
             try:
-                known = self._known[address] = self._ask(address)
+                known = self._known[key] = self._ask(address)
             except OSError as error:
                 return self._unanswered(error)
         return bool(known)

@@ -14,7 +14,8 @@ from typing import Final
 from msgspec import Struct
 
 from market.staff.abuse.rule_tickets import Peak
-from proxyd.access import Access, Ending, Reached
+from proxyd.access import Ending
+from proxyd.access_records import Access, Reached
 
 MINUTE, HOUR = 60, 3600
 SESSIONS_MAX: Final = 10_000  # more sessions of one minute are not watched
@@ -124,20 +125,24 @@ class AbuseWatch:
         if counts is None:
             return
         counts.dials[port] += 1
-        counts.failed[port] += is_failed
+        if is_failed:
+            counts.failed[port] += 1
         targets = counts.targets.setdefault(port, set())
         if counts.size < TARGETS_MAX and host not in targets:
             targets.add(host)
             counts.size += 1
-        if port in LOGIN_PORTS and len(counts.logins) < TARGETS_MAX:
-            counts.logins[host, port] += 1
         self._check_scan(moment, session_id, counts, port)
-        self._check_logins(moment, session_id, counts.logins[host, port], port)
+        if port in LOGIN_PORTS:
+            if len(counts.logins) < TARGETS_MAX:
+                counts.logins[host, port] += 1
+            self._check_logins(moment, session_id, counts.logins[host, port], port)
 
     def _check_scan(self, moment: int, session_id: str, counts: _Counts, port: int) -> None:
         most, targets = self._thresholds, len(counts.targets[port])
+        if not 0 < most.scan_targets < targets:
+            return
         failed, dials = counts.failed[port], counts.dials[port]
-        if 0 < most.scan_targets < targets and failed * 100 > dials * most.scan_failed_percent:
+        if failed * 100 > dials * most.scan_failed_percent:
             figures = {"port": port, "targets": targets, "dials": dials, "failed": failed}
             self._report(SCAN, session_id, moment, figures)
 

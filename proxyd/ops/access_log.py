@@ -15,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from proxyd.access import Access, Hour, Reached, Sent
+from proxyd.access import AccessQueue, Hour
+from proxyd.access_records import Access, Reached, Sent
 from proxyd.ops.abuse_watch import AbuseWatch, Thresholds
 from proxyd.ops.access_files import HOUR_SECONDS, HourFiles, Packer
 from proxyd.ops.access_lines import BEGAN, STILL, Client, Lines, Target, TargetHash
@@ -55,6 +56,7 @@ class AccessLog:
 
     Attributes:
         hour: the hour whose file is written.
+        put: queues a record for the thread; see `AccessQueue.put`.
 
     Raises:
         CannotRecordError: the folder cannot be used.
@@ -77,11 +79,10 @@ class AccessLog:
         self._now = now
         self.hour = Hour()
         self._watch = watch
-        self._waiting: deque[tuple[int, Access | Reached | Sent]] = deque()
-        self._waiting_max = waiting_max
         self._idle_seconds = idle_seconds
-        self._overflowed = 0  # records that found the queue full
         self._wake = threading.Event()
+        self._queue = AccessQueue(waiting_max, now, self._wake.set)
+        self.put = self._queue.put
         self._stop = threading.Event()
         self._writer = _Writer(
             Lines(target, client, TargetHash(key), process),
@@ -106,22 +107,12 @@ class AccessLog:
     @property
     def dropped(self) -> int:
         """The number of lines that were dropped."""
-        return self._overflowed + self._writer.files.dropped
+        return self._queue.dropped + self._writer.files.dropped
 
     def change_thresholds(self, thresholds: Thresholds) -> None:
         """Apply other figures of the rules from now on."""
         if self._watch is not None:
             self._watch.change(thresholds)
-
-    def put(self, record: Access | Reached | Sent) -> None:
-        """Queue a record for the thread, or drop it when too many wait."""
-        waiting = self._waiting
-        if len(waiting) >= self._waiting_max:
-            self._overflowed += 1
-            return
-        waiting.append((self._now(), record))
-        if len(waiting) == 1:  # the thread takes all that it finds, so it sees the others
-            self._wake.set()
 
     def close(self) -> None:
         """Write the queued records, for a bounded time, and close the file; idempotent."""
@@ -148,12 +139,12 @@ class AccessLog:
 
     def _take_all(self) -> None:
         """Write a line for each record that waits, and for each open connection that needs one."""
-        waiting, writer = self._waiting, self._writer
+        waiting, writer = self._queue.waiting, self._writer
         while waiting:
             writer.take(*waiting.popleft())
         now = self._now()
         begun_until = now if self._stop.is_set() else now - BEGAN_SECONDS
-        writer.finish(now, begun_until, self._overflowed)
+        writer.finish(now, begun_until, self._queue.dropped)
 
 
 class _Writer:
@@ -202,7 +193,8 @@ class _Writer:
     def take(self, moment: int, record: Access | Reached | Sent) -> None:
         """Write the line of a record, or keep a connection that has begun."""
         files = self.files
-        self._open_file_of(moment)
+        if moment // HOUR_SECONDS != files.hour:
+            self._open_file_of(moment)
         if isinstance(record, Reached):
             self._open[record.connection] = (moment, record)
             self._unwritten.append(record.connection)

@@ -5,7 +5,7 @@ import re
 import socket
 from base64 import b64encode
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec import structs
@@ -13,7 +13,7 @@ from support.base.cases import cases
 from support.market.metering import grant_of
 
 from proxyd import connection, handshake
-from proxyd.access import Access, Ending
+from proxyd.access import Ending
 from proxyd.counters import Counters
 from proxyd.handshake import PASSWORD_PORT, READ_BYTES, Client, Handshake, HandshakeServices
 from proxyd.loop.deadlines import Deadlines
@@ -24,6 +24,9 @@ from proxyd.metering.tallies import Tallies
 from proxyd.relay.closing import Closer
 from proxyd.wire.events import Connect, Refusal, Request, ServerProtocol
 from proxyd.wire.wants import Wants, parse
+
+if TYPE_CHECKING:
+    from proxyd.access_records import Access
 
 GREETING, CREDENTIALS = b"\x05\x01\x02", b"\x01\x04user\x04pass"
 REQUEST = b"\x05\x01\x00\x01\x08\x08\x08\x08\x00\x50"

@@ -11,7 +11,7 @@ from support.market.market import Market
 
 from market.staff.abuse import looks
 from market.staff.abuse.exit_use import Destination, Found, Question
-from proxyd.access import Access, Reached
+from proxyd.access_records import Access, Reached
 from proxyd.look_watch import LookWatch
 from proxyd.ops.access_answers import find
 from proxyd.ops.access_log import AccessLog

@@ -127,7 +127,8 @@ class Arrivals:
         if full:
             self._counters.arrivals_refused["network"] += 1
             return f"{full} has {self._arriving[full]} connections that have said nothing"
-        if len(self) >= self._places_for(network) and not self.shed(1):
+        # The total is `len(self)`, in one look-up.
+        if self._arriving.total >= self._places_for(network) and not self.shed(1):
             self._counters.arrivals_refused["total"] += 1
             return f"{len(self)} connections have said nothing"
         self._arriving.add(network)

@@ -14,7 +14,6 @@ from proxyctl.protocol.frames import (
     CALLS,
     Associate,
     Capacity,
-    Dial,
     Dialled,
     DialOutcome,
     Frame,
@@ -24,6 +23,7 @@ from proxyd.exits.attached.load import Load
 from proxyd.exits.attached.location import Location, describe
 from proxyd.exits.attached.pool import Asker, Parked, Pool
 from proxyd.exits.attached.pulse import Pulse
+from proxyd.exits.attached.quick_frames import dial_of
 from proxyd.exits.attached.terms import TLS_PORT, Terms
 from proxyd.exits.choosing.entries import Place as Where
 from proxyd.exits.choosing.places import Carried, Place, Places
@@ -472,7 +472,7 @@ class Attached(Carrier, Expiring):
     def order(self, parked: Parked, host: tuple[Address, ...] | str, port: int, by: Asker) -> None:
         """Order one of its connections to connect to a target; `by` gets the answer."""
         self.agent.dials[parked.number] = by
-        self.agent.send(Dial(parked.number, host, port))
+        self.agent.send(dial_of(parked.number, host, port))
 
     def order_datagrams(self, parked: Parked, by: Asker) -> None:
         """Order one of its connections to carry datagrams; `by` gets the answer."""

@@ -55,8 +55,10 @@ SURPLUS_MAX: Final = 8
 # Carriers forget silent connections after five minutes and more; one that is no older was alive
 # when the exit opened it.
 PARKED_SECONDS: Final = 300.0
-# Tickets that are handed out beyond those wanted: for connections that were lost before they came.
-TICKETS_SPARE: Final = 4
+# Tickets that are handed out beyond those wanted: for a connection that was lost before it came,
+# and for the dials of a second, because a frame for every few dials costs as much as one of them.
+TICKETS_SPARE: Final = 1
+TICKETS_SPARE_MOST: Final = 32
 TICKETS_KEPT: Final = 64  # more are not on their way at once: the oldest were lost
 RATE_SECONDS: Final = 5.0  # over which dials are counted, and a burst is remembered
 RTT_MOST_SECONDS: Final = (
@@ -455,7 +457,8 @@ class Pool:
         room = self._budget.most - (self._budget.wanted - self._asked)
         # A dial that waits gets a connection all the same: that connection is taken when it comes,
         # and never waits.
-        return max(0, min(wanted, PARKED_MAX, max(room, waiting)))
+        wanted = min(wanted, PARKED_MAX)
+        return max(0, min(wanted, max(room, waiting)))
 
     def _refill(self) -> None:
         """Send the exit the new number and tickets, if more connections should wait.
@@ -469,7 +472,8 @@ class Pool:
 
     def _ask(self, wanted: int) -> None:
         if len(self.tickets.out) < wanted:
-            self.tickets.issue(wanted + TICKETS_SPARE - len(self.tickets.out))
+            spare = min(TICKETS_SPARE + int(self.demand.rate), TICKETS_SPARE_MOST)
+            self.tickets.issue(wanted + spare - len(self.tickets.out))
         if wanted != self._asked:
             self._budget.wanted += wanted - self._asked
             self._asked = wanted

@@ -3,12 +3,16 @@
 `proxyctl.protocol.frames` knows all frames, and runs interpreted: it is a part of the agent's
 program. Here are the order of a connection, its answer and its end. The bytes are the same, and so
 are the errors; all other frames go through that module.
+
+The constructor of a named tuple is interpreted, too; that of a plain tuple takes a third of the
+time, and makes the same frame.
 """
 
 from ipaddress import IPv4Address
 from struct import Struct
 from typing import Final, final
 
+from market.base.networks import Address
 from proxyctl.protocol.frames import (
     FRAME_MAX_BYTES,
     PORT_MAX,
@@ -38,6 +42,12 @@ _IPV4_BYTES: Final = 4
 _ADDRESS_BYTES: Final = (0, 4, 16)  # of an answer: no address, or one of either family
 _OUTCOMES: Final = {int(outcome): outcome for outcome in DialOutcome}
 _FAILED: Final = DialOutcome.FAILED
+_new: Final = tuple.__new__
+
+
+def dial_of(number: int, host: tuple[Address, ...] | str, port: int) -> Dial:
+    """Return an order."""
+    return _new(Dial, (number, host, port))
 
 
 def encode_dial(frame: Dial) -> bytes:
@@ -104,11 +114,12 @@ class QuickReader:
 def _frame(kind: int, data: bytes, at: int, end: int) -> Frame | None:
     """Return the frame of a type whose body is between two positions."""
     if kind == _OVER_KIND and end - at == _NUMBER.size:
-        return Over(_NUMBER.unpack_from(data, at)[0])
+        return _new(Over, _NUMBER.unpack_from(data, at))
     if kind == _DIALLED_KIND and end - at - _DIALLED.size in _ADDRESS_BYTES:
         number, outcome, micros, port, size = _DIALLED.unpack_from(data, at)
         at_address = at + _DIALLED.size
         if size == end - at_address:
             address = address_from_packed(data[at_address:end]) if size else None
-            return Dialled(number, _OUTCOMES.get(outcome, _FAILED), micros, address, port)
+            result = _OUTCOMES.get(outcome, _FAILED)
+            return _new(Dialled, (number, result, micros, address, port))
     return decode(kind, data[at:end])

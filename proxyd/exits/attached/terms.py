@@ -1,5 +1,6 @@
 """The terms on which one exit carries: its price, its limits, and the reasons why it rests."""
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, final
 
 from proxyctl.protocol.frames import Capacity, ServiceLimits
@@ -9,6 +10,7 @@ if TYPE_CHECKING:
     import asyncio
 
 NO_PORTS: Final = (0,)  # the account and the device allow no port in common
+LIMITS_KEPT: Final = 256  # different ones
 TLS_PORT: Final = 443  # an exit cannot change bytes under TLS unseen
 
 
@@ -28,13 +30,14 @@ class Terms:
 
     __slots__ = (
         "_capacity",
+        "_loop",
+        "_pace",
         "granted",
         "is_held",
         "is_proven",
         "limits",
         "min_price_per_gb",
         "owner_id",
-        "pace",
         "paused",
     )
 
@@ -47,12 +50,20 @@ class Terms:
     ) -> None:
         self.owner_id = owner_id
         self.min_price_per_gb = min_price_per_gb
-        self.granted = self.limits = granted
-        self.pace = Pace(loop, granted.bytes_per_second)
+        self.granted = self.limits = _shared(granted)
+        self._loop = loop
+        self._pace: Pace | None = None
         self.paused = ""
         self.is_held = False
         self.is_proven = True
         self._capacity: Capacity | None = None
+
+    @property
+    def pace(self) -> Pace:
+        """Its speed, which its connections share. It is made for the first one: most are idle."""
+        if self._pace is None:
+            self._pace = Pace(self._loop, self.granted.bytes_per_second)
+        return self._pace
 
     @property
     def associations(self) -> int:
@@ -66,14 +77,15 @@ class Terms:
 
     def grant(self, granted: ServiceLimits) -> None:
         """Apply the account's bounds on its use from now on."""
-        self.granted = granted
-        self.limits = narrowed(granted, self._capacity)
-        self.pace.change(granted.bytes_per_second)
+        self.granted = _shared(granted)
+        self.limits = _shared(narrowed(granted, self._capacity))
+        if self._pace is not None:
+            self._pace.change(granted.bytes_per_second)
 
     def take_in(self, capacity: Capacity | None) -> None:
         """Apply the limits of the device; None if it has sent none."""
         self._capacity = capacity
-        self.limits = narrowed(self.granted, capacity)
+        self.limits = _shared(narrowed(self.granted, capacity))
 
     def pause(self, words: str) -> None:
         """Pause for a reason of the device; "" ends the pause."""
@@ -98,6 +110,12 @@ class Terms:
     def may_ask(self, port: int) -> bool:
         """Return whether its owner allows a port of targets."""
         return not self.limits.ports or port in self.limits.ports
+
+
+@lru_cache(LIMITS_KEPT)
+def _shared(limits: ServiceLimits) -> ServiceLimits:
+    """Return the object for equal limits: most exits have the usual ones."""
+    return limits
 
 
 def narrowed(limits: ServiceLimits, capacity: Capacity | None) -> ServiceLimits:

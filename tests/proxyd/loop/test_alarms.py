@@ -95,3 +95,18 @@ async def test_nothing_rings_after_the_end() -> None:
     other.set(last, loop.time() + 0.02)
     await until(lambda: bool(rung), "the other one")
     assert rung == [last]
+
+
+async def test_an_alarm_that_is_cancelled_before_the_timer_rings_is_never_sorted() -> None:
+    loop = asyncio.get_running_loop()
+    rung: list[Bell] = []
+    alarms = Alarms(loop)
+    for _ in range(100):
+        stopped = Bell(rung)
+        alarms.set(stopped, loop.time() + 60.0)
+        alarms.cancel(stopped)
+    last = Bell(rung)
+    alarms.set(last, loop.time() + 0.02)
+    assert not alarms._heap
+    await until(lambda: rung == [last], "the one that is left")
+    assert not alarms._heap

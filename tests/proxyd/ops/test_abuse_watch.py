@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from proxyd.access import Access, Reached
+from proxyd.access_records import Access, Reached
 from proxyd.ops import abuse_watch
 from proxyd.ops.abuse_watch import AbuseWatch, Finding, Thresholds
 
@@ -22,10 +23,10 @@ class Watched:
         self.watch = AbuseWatch(thresholds, self.found.append)
 
     def fail(self, *, at: int = NOON, **changes: Any) -> None:
-        self.watch.failed(at, END._replace(**changes))
+        self.watch.failed(at, replace(END, **changes))
 
     def reach(self, *, at: int = NOON, **changes: Any) -> None:
-        self.watch.reached(at, BEGUN._replace(**changes))
+        self.watch.reached(at, replace(BEGUN, **changes))
 
     @property
     def rules(self) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.base.waiting import until, until_true
 from support.clients.datagrams import associated, peer
 from support.clients.socks import Client, tunnel
@@ -20,7 +21,7 @@ from support.daemons.service import running_in
 from support.exits.device import running_with_agent
 from support.targets import targets
 
-from proxyd.access import Access, Reached
+from proxyd.access_records import Access, Reached
 from proxyd.ops.access_files import PACKED, pack
 from proxyd.ops.access_log import AccessLog, CannotRecordError
 
@@ -138,7 +139,7 @@ def test_a_client_is_recorded_as_configured(
     tmp_path: Path, client: str, address: str, told: str | None
 ) -> None:
     log = opened(tmp_path, [NOON], client=client)
-    log.put(ONE._replace(client=address))
+    log.put(replace(ONE, client=address))
     log.close()
     (found,) = records(tmp_path)
     assert found.get("client") == told
@@ -147,8 +148,8 @@ def test_a_client_is_recorded_as_configured(
 
 def test_a_record_has_the_time_of_the_clients_connection(tmp_path: Path) -> None:
     log = opened(tmp_path, [NOON])
-    log.put(ONE._replace(seconds=3_600.25))
-    log.put(ONE._replace(seconds=0.003))
+    log.put(replace(ONE, seconds=3_600.25))
+    log.put(replace(ONE, seconds=0.003))
     log.close()
     long, short = records(tmp_path)
     assert (long["started"], long["time"]) == ("2026-01-31T11:00:00Z", "2026-01-31T12:00:00Z")
@@ -254,7 +255,7 @@ def test_an_old_file_that_cannot_be_deleted_costs_no_record(
     log.put(BEGUN)
     until_true(lambda: log._writer._open, "it is open")
     now[0] += HOUR
-    log.put(ONE._replace(connection=9))
+    log.put(replace(ONE, connection=9))
     log.close()
     assert events(lines(tmp_path, "*T13.jsonl")) == ["hour", "still", "ended"]
     assert log.dropped == 0
@@ -287,7 +288,7 @@ def test_without_a_thread_for_compression_records_are_written(
 def test_a_name_has_one_hash_however_it_is_written(tmp_path: Path) -> None:
     log = opened(tmp_path, [NOON], target="hash")
     for host in ("example.com", "Example.COM"):
-        log.put(ONE._replace(host=host))
+        log.put(replace(ONE, host=host))
     log.close()
     first, second = records(tmp_path)
     assert first["host_hash"] == second["host_hash"]
@@ -301,8 +302,8 @@ def test_a_disk_that_does_not_follow_costs_records_and_nothing_else(tmp_path: Pa
     log.put(BEGUN)
     until_true(lambda: log._writer._open, "it is open")
     now[0] += DAY
-    log.put(ONE._replace(connection=8))
-    until_true(lambda: not log._waiting, "the writer is stuck")
+    log.put(replace(ONE, connection=8))
+    until_true(lambda: not log._queue.waiting, "the writer is stuck")
     for _ in range(8):
         log.put(ONE)
     assert log.dropped == 5
@@ -319,7 +320,7 @@ def test_ends_that_are_lost_leave_no_connection_open_for_ever(tmp_path: Path) ->
     log = opened(tmp_path, now, waiting_max=1)
     log.put(BEGUN)
     until_true(lambda: log._writer._open, "it is open")
-    log.put(BEGUN._replace(connection=8))
+    log.put(replace(BEGUN, connection=8))
     log.put(ONE)  # dropped: one record waits already
     assert log.dropped == 1
     until_true(lambda: not log._writer._open, "what is open is not known any more")
@@ -337,10 +338,10 @@ def test_an_impossible_folder_is_named(tmp_path: Path) -> None:
 
 def test_lines_of_several_processes_in_one_file_are_whole(tmp_path: Path) -> None:
     logs = [opened(tmp_path, [NOON], process=number) for number in range(4)]
-    long = ONE._replace(host="long." * 40 + "example.com")
+    long = replace(ONE, host="long." * 40 + "example.com")
     for number in range(2_000):
         for log in logs:
-            log.put(long._replace(connection=number))
+            log.put(replace(long, connection=number))
     for log in logs:
         log.close()
     assert len([each for each in lines(tmp_path) if each["event"] == "hour"]) == 4
@@ -384,15 +385,15 @@ def test_half_a_line_is_all_that_a_full_disk_spoils(tmp_path: Path, meanwhile: s
     head, _ = path.read_bytes().splitlines(keepends=True)
     with files_of_at_most(2 * size - len(head) + 10):
         for number in range(1, 4):
-            log.put(ONE._replace(connection=number))
+            log.put(replace(ONE, connection=number))
         until_true(lambda: log.written + log.dropped == 4, "the disk is full")
         if meanwhile == "is restarted":
             log.close()
     assert (log.written, log.dropped) == (2, 2)
     if meanwhile == "is restarted":
         log = opened(tmp_path, [NOON])
-    log.put(ONE._replace(connection=8))
-    log.put(ONE._replace(connection=9))
+    log.put(replace(ONE, connection=8))
+    log.put(replace(ONE, connection=9))
     log.close()
     written = path.read_bytes().splitlines()
     whole = [json.loads(line) for line in written if line.endswith(b"}")]
@@ -408,10 +409,10 @@ def test_an_hour_has_a_line_for_each_connection_that_is_open(tmp_path: Path) -> 
     until_true(lambda: log._writer._open, "it is open")
     now[0] += 10
     until_true(lambda: "began" in events(lines(tmp_path)), "its beginning is written")
-    log.put(BEGUN._replace(connection=8))
-    log.put(ONE._replace(connection=8, seconds=0.5))
+    log.put(replace(BEGUN, connection=8))
+    log.put(replace(ONE, connection=8, seconds=0.5))
     now[0] = NOON + 3 * HOUR + 5
-    log.put(ONE._replace(seconds=3 * HOUR + 5))
+    log.put(replace(ONE, seconds=3 * HOUR + 5))
     log.close()
     first, last = lines(tmp_path, "*T12.jsonl"), lines(tmp_path, "*T15.jsonl")
     assert events(first) == ["hour", "began", "ended"]
@@ -433,9 +434,9 @@ def test_an_hour_has_a_line_for_each_connection_that_is_open(tmp_path: Path) -> 
 
 def test_a_connection_through_an_exit_names_the_device_and_the_seen_address(tmp_path: Path) -> None:
     log = opened(tmp_path, [NOON])
-    log.put(BEGUN._replace(exit="device", exit_address="192.0.2.1", seen_address="2001:db8::1"))
+    log.put(replace(BEGUN, exit="device", exit_address="192.0.2.1", seen_address="2001:db8::1"))
     log.put(ONE)
-    log.put(ONE._replace(connection=8, reason="refused", tried=(("device", "192.0.2.1"),)))
+    log.put(replace(ONE, connection=8, reason="refused", tried=(("device", "192.0.2.1"),)))
     log.close()
     carried, refused = records(tmp_path)
     assert (carried["exit"], carried["exit_address"]) == ("device", "192.0.2.1")
@@ -454,7 +455,7 @@ def test_closed_hours_are_compressed_and_late_lines_are_kept(tmp_path: Path) -> 
     (packed,) = tmp_path.iterdir()
     assert packed.name == "access-2026-01-31T12" + PACKED
     assert stat.S_IMODE(packed.stat().st_mode) == 0o600
-    log.put(ONE._replace(connection=8))  # by a process that stood still for an hour
+    log.put(replace(ONE, connection=8))  # by a process that stood still for an hour
     until_true(lambda: log.written == 2, "it is written")
     assert plain.exists()
     pack(tmp_path, NOON + 2 * HOUR)

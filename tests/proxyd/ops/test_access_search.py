@@ -5,17 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.base.waiting import until_true
 
-from proxyd.access import (
-    DESTINATIONS_MAX,
-    UNKNOWN_EXIT,
-    Access,
-    Destinations,
-    Reached,
-    Sent,
-    SessionLines,
-)
+from proxyd.access import DESTINATIONS_MAX, UNKNOWN_EXIT, Destinations, SessionLines
+from proxyd.access_records import Access, Reached, Sent
 from proxyd.ops import access_search
 from proxyd.ops.access_files import pack
 from proxyd.ops.access_lines import TargetHash
@@ -53,7 +47,7 @@ class Written:
         return self.now[0]
 
     def put(self, at: int, *put: Access | Reached | Sent) -> None:
-        until_true(lambda: not self.log._waiting, "the thread has taken all")
+        until_true(lambda: not self.log._queue.waiting, "the thread has taken all")
         # The thread reads the clock at the end of a pass; no earlier pass may see the new time.
         passes = self.passes
         self.log._wake.set()
@@ -85,8 +79,8 @@ def numbers(found: Searched) -> list[int]:
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_a_connection_is_found_in_each_of_its_hours(tmp_path: Path, *, is_packed: bool) -> None:
     written = Written(tmp_path)
-    written.put(NOON + 60, ONE, ONE._replace(connection=2, exit="d2", exit_address=OTHER_EXIT))
-    written.put(NOON + 2 * HOUR + 60, END._replace(seconds=2.0 * HOUR))
+    written.put(NOON + 60, ONE, replace(ONE, connection=2, exit="d2", exit_address=OTHER_EXIT))
+    written.put(NOON + 2 * HOUR + 60, replace(END, seconds=2.0 * HOUR))
     written.close()
     if is_packed:
         pack(tmp_path, NOON + 9 * HOUR)
@@ -106,15 +100,15 @@ def test_a_connection_is_found_in_each_of_its_hours(tmp_path: Path, *, is_packed
 
 def test_the_exits_of_a_failed_dial_and_the_seen_address_count(tmp_path: Path) -> None:
     written = Written(tmp_path)
-    failed = END._replace(exit="", exit_address="", reason="refused", bytes_up=0)
+    failed = replace(END, exit="", exit_address="", reason="refused", bytes_up=0)
     written.put(
         NOON + 5,
-        failed._replace(connection=3, tried=(("d2", OTHER_EXIT), ("d1", EXIT))),
-        failed._replace(connection=4, tried=((UNKNOWN_EXIT, ""),)),
-        failed._replace(connection=5, tried=((UNKNOWN_EXIT, ""),), host="b.test"),
-        failed._replace(connection=6, reason="not_allowed", tried=(("d1", EXIT),)),
-        failed._replace(connection=7),
-        ONE._replace(connection=8, exit_address=OTHER_EXIT, seen_address=EXIT),
+        replace(failed, connection=3, tried=(("d2", OTHER_EXIT), ("d1", EXIT))),
+        replace(failed, connection=4, tried=((UNKNOWN_EXIT, ""),)),
+        replace(failed, connection=5, tried=((UNKNOWN_EXIT, ""),), host="b.test"),
+        replace(failed, connection=6, reason="not_allowed", tried=(("d1", EXIT),)),
+        replace(failed, connection=7),
+        replace(ONE, connection=8, exit_address=OTHER_EXIT, seen_address=EXIT),
     )
     written.close()
     assert numbers(asked(tmp_path, NOON, NOON + 9)) == [3, 8]
@@ -124,16 +118,16 @@ def test_the_exits_of_a_failed_dial_and_the_seen_address_count(tmp_path: Path) -
 
 def test_a_device_at_the_address_counts_unless_its_record_contradicts(tmp_path: Path) -> None:
     written = Written(tmp_path)
-    of = ONE._replace(exit="d9", exit_address=OTHER_EXIT)
-    failed = END._replace(exit="", exit_address="", reason="refused", bytes_up=0)
+    of = replace(ONE, exit="d9", exit_address=OTHER_EXIT)
+    failed = replace(END, exit="", exit_address="", reason="refused", bytes_up=0)
     written.put(
         NOON + 5,
         of,
-        of._replace(connection=2, exit="d8"),
-        of._replace(connection=3, seen_address="2001:db8::9"),
-        of._replace(connection=4, seen_address="2001:db8::1"),
-        failed._replace(connection=5, tried=(("d8", EXIT), ("d9", OTHER_EXIT))),
-        failed._replace(connection=6, tried=(("d8", OTHER_EXIT),)),
+        replace(of, connection=2, exit="d8"),
+        replace(of, connection=3, seen_address="2001:db8::9"),
+        replace(of, connection=4, seen_address="2001:db8::1"),
+        replace(failed, connection=5, tried=(("d8", EXIT), ("d9", OTHER_EXIT))),
+        replace(failed, connection=6, tried=(("d8", OTHER_EXIT),)),
     )
     written.close()
     asked_for = {"address": "2001:db8::1", "devices": frozenset({"d9"})}
@@ -146,7 +140,7 @@ def test_a_device_at_the_address_counts_unless_its_record_contradicts(tmp_path: 
 def test_a_connection_of_a_killed_process_ends_before_the_next_run(tmp_path: Path) -> None:
     killed = Written(tmp_path)
     killed.put(NOON + 5, ONE)
-    killed.put(NOON + 20, ONE._replace(connection=2))
+    killed.put(NOON + 20, replace(ONE, connection=2))
     killed.close()  # without the end of either
     again = AccessLog(
         tmp_path,
@@ -163,7 +157,7 @@ def test_a_connection_of_a_killed_process_ends_before_the_next_run(tmp_path: Pat
 
 def test_connections_to_other_destinations_are_counted_only(tmp_path: Path) -> None:
     written = Written(tmp_path)
-    written.put(NOON + 5, ONE, ONE._replace(connection=2, addresses=("203.0.113.10",)))
+    written.put(NOON + 5, ONE, replace(ONE, connection=2, addresses=("203.0.113.10",)))
     written.close()
     found = asked(tmp_path, NOON, NOON + 9, host=TARGET)
     assert (numbers(found), found.elsewhere) == ([1], 1)
@@ -174,10 +168,10 @@ def test_connections_to_other_destinations_are_counted_only(tmp_path: Path) -> N
 )
 def test_no_spelling_of_an_address_hides_a_connection(tmp_path: Path, host: str) -> None:
     written = Written(tmp_path)
-    dial = END._replace(reason="refused", host=host, exit="", exit_address="", bytes_up=0)
-    written.put(NOON + 5, ONE._replace(host=host, addresses=()))
-    written.put(NOON + 6, ONE._replace(connection=2, addresses=("::ffff:203.0.113.9",)))
-    written.put(NOON + 7, dial._replace(connection=3, tried=(("d1", EXIT),)))
+    dial = replace(END, reason="refused", host=host, exit="", exit_address="", bytes_up=0)
+    written.put(NOON + 5, replace(ONE, host=host, addresses=()))
+    written.put(NOON + 6, replace(ONE, connection=2, addresses=("::ffff:203.0.113.9",)))
+    written.put(NOON + 7, replace(dial, connection=3, tried=(("d1", EXIT),)))
     written.close()
     found = asked(tmp_path, NOON, NOON + 9, host=TARGET)
     assert (numbers(found), found.elsewhere) == ([1, 2, 3], 0)
@@ -188,7 +182,7 @@ def test_lost_lines_and_bounds_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = Written(tmp_path)
-    written.put(NOON + 5, ONE, ONE._replace(connection=2))
+    written.put(NOON + 5, ONE, replace(ONE, connection=2))
     written.close()
     with next(tmp_path.glob("*T12.jsonl")).open("ab") as file:
         file.write(b'{"event":"lost","time":"2026-01-31T12:00:09Z","run":"a","lines":3}\n{"event')
@@ -236,21 +230,21 @@ def test_a_damaged_file_is_reported_as_unreadable(tmp_path: Path) -> None:
         asked(tmp_path, NOON, NOON + 120)
 
 
-UDP = ONE._replace(protocol="udp", host="", port=0, addresses=(), source_port=0)
-END_OF_UDP = END._replace(host="", port=0)
+UDP = replace(ONE, protocol="udp", host="", port=0, addresses=(), source_port=0)
+END_OF_UDP = replace(END, host="", port=0)
 
 
 def sent(host: str, port: int, others: int = 0, **changes: Any) -> Sent:
-    return Sent(UDP._replace(host=host, port=port, **changes), others)
+    return Sent(replace(UDP, host=host, port=port, **changes), others)
 
 
 def test_datagrams_are_found_by_their_destination_in_each_hour(tmp_path: Path) -> None:
     written = Written(tmp_path)
-    written.put(NOON, UDP, UDP._replace(connection=2), UDP._replace(connection=3))
+    written.put(NOON, UDP, replace(UDP, connection=2), replace(UDP, connection=3))
     written.put(NOON + 100, sent(TARGET, 53), sent("a.test", 53, connection=3))
     assert written.log.hour.number == NOON // HOUR
     written.put(NOON + HOUR + 100, sent("198.51.100.99", 53))
-    written.put(NOON + HOUR + 200, END_OF_UDP._replace(seconds=HOUR + 200.0))
+    written.put(NOON + HOUR + 200, replace(END_OF_UDP, seconds=HOUR + 200.0))
     written.close()
     assert numbers(asked(tmp_path, NOON + 100, NOON + 100, host=TARGET)) == [1, 3]  # 3: a name
     assert asked(tmp_path, NOON + 100, NOON + 100, host=TARGET).elsewhere == 1
@@ -289,14 +283,14 @@ def test_new_associations_give_a_session_no_further_lines() -> None:
     put: list[Any] = []
     lines = SessionLines(100)
     for connection in range(50):
-        noted = Destinations(UDP._replace(connection=connection), put.append, lines)
+        noted = Destinations(replace(UDP, connection=connection), put.append, lines)
         for port in range(DESTINATIONS_MAX):
             noted.note(1, "host", port, 7)
     assert sum(not each.others for each in put) == 100
     assert len(put) < 100 + 50 * 7  # each of the others has its count
     assert {each.reached.connection for each in put} == set(range(50))
     for hour, session in ((1, "another"), (2, UDP.session_id)):
-        noted = Destinations(UDP._replace(session_id=session), put.append, lines)
+        noted = Destinations(replace(UDP, session_id=session), put.append, lines)
         noted.note(hour, "host", 1, 7)
         assert put[-1].others == 0
 
@@ -311,7 +305,7 @@ def test_a_search_at_the_beginning_of_an_hour_reads_the_file_before(tmp_path: Pa
     assert numbers(asked(tmp_path, later, later)) == [1]
     assert asked(tmp_path, later, later).missing == [later // HOUR]
     assert numbers(asked(tmp_path, later + TURN_SECONDS, later + TURN_SECONDS)) == []
-    written.put(later + 1, ONE._replace(connection=2))
+    written.put(later + 1, replace(ONE, connection=2))
     written.close()
     assert numbers(asked(tmp_path, later, later)) == [1]
     assert numbers(asked(tmp_path, later, later + 1)) == [1, 2]
