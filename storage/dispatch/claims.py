@@ -189,8 +189,8 @@ async def excluded(tx: Transaction, job_ids: Sequence[str], *, now: int) -> list
 
 async def loads(tx: Transaction, device_ids: Sequence[str], *, proven_jobs: int) -> list[LoadRow]:
     """Return the loads of devices, and whether they are proven; revoked ones are left out."""
-    # The devices are counted together. For a count of each, PostgreSQL may read all running jobs as
-    # often: to statistics from before the jobs began, that costs the same as a look by device.
+    # The devices are counted together: for a separate count of each, PostgreSQL may read every
+    # running job. To statistics from before the jobs began, that costs no more than an index.
     asked = tx.among(tx.texts("asked"))
     return await tx.all(
         LoadRow,
@@ -230,6 +230,7 @@ async def owners(tx: Transaction, device_ids: Collection[str]) -> list[OwnerRow]
 
 async def running_of_owners(tx: Transaction, owner_ids: Sequence[str]) -> dict[str, int]:
     """Count the jobs that the devices of each owner run; owners without one are left out."""
+    # The owners are counted together, for the same reason as the devices above.
     rows = await tx.all(
         OwnerLoadRow,
         f"""
@@ -250,26 +251,7 @@ async def start(tx: Transaction, pairs: Sequence[PairRow], *, now: int) -> list[
     whether its owner has a chance left at a job, because a chance cannot be lost while the job
     waits.
     """
-    devices = {(pair.job_id, pair.attempts): pair.device_id for pair in pairs}
-
-    def row(
-        status: str,
-        job_id: str,
-        attempts: int,
-        _: str | None,
-        *rest: Any,  # noqa: ANN401 - the other columns of the row
-    ) -> GivenRow | None:
-        device_id = devices.get((job_id, attempts)) if status == "waiting" else None
-        return None if device_id is None else GivenRow(job_id, attempts + 1, device_id, *rest)
-
-    # The state is read first, and is no condition of the change: with that condition a planner may
-    # read all waiting jobs, instead of looking up these few.
-    read = await tx.all(
-        row,
-        f"SELECT j.status, {_GIVEN} WHERE j.id {tx.among(tx.texts('asked'))}",
-        asked=json.dumps([pair.job_id for pair in pairs]),
-    )
-    started = [each for each in read if each is not None]
+    started = await _still_waiting(tx, pairs)
     if not started:
         return []
     begun = tx.table("begun", job_id="TEXT", attempt="BIGINT", device_id="TEXT")
@@ -299,6 +281,32 @@ async def start(tx: Transaction, pairs: Sequence[PairRow], *, now: int) -> list[
         now=now,
     )
     return started
+
+
+async def _still_waiting(tx: Transaction, pairs: Sequence[PairRow]) -> list[GivenRow]:
+    """Return the jobs that still wait in the attempt that they were read in, as devices get them.
+
+    The state is no condition of the query: with that condition a planner may read all waiting jobs,
+    instead of looking up these few.
+    """
+    devices = {(pair.job_id, pair.attempts): pair.device_id for pair in pairs}
+
+    def row(
+        status: str,
+        job_id: str,
+        attempts: int,
+        _: str | None,
+        *rest: Any,  # noqa: ANN401 - the other columns of the row
+    ) -> GivenRow | None:
+        device_id = devices.get((job_id, attempts)) if status == "waiting" else None
+        return None if device_id is None else GivenRow(job_id, attempts + 1, device_id, *rest)
+
+    read = await tx.all(
+        row,
+        f"SELECT j.status, {_GIVEN} WHERE j.id {tx.among(tx.texts('asked'))}",
+        asked=json.dumps([pair.job_id for pair in pairs]),
+    )
+    return [each for each in read if each is not None]
 
 
 async def given(tx: Transaction, job_ids: Sequence[str]) -> list[GivenRow]:
