@@ -189,10 +189,9 @@ async def claim(
         outcomes[pair.job_id] = Refused.RELATED
     for pair in permitted:
         outcomes[pair.job_id] = Refused.TAKEN
-    started = await queries.start(tx, permitted, now=context.now()) if permitted else []
+    given = await queries.start(tx, permitted, now=context.now()) if permitted else []
     if members:
-        await copies.note_networks(tx, permitted, started)
-    given = await queries.given(tx, started) if started else []
+        await copies.note_networks(tx, permitted, [row.job_id for row in given])
     outcomes.update((row.job_id, row) for row in given)
     await record_all(tx, context, [accepted(row) for row in given])
     return outcomes

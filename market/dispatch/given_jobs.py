@@ -50,6 +50,8 @@ class GivenJobs:
 
     async def with_files(self, told: Told) -> Told:
         """Add the files of the jobs; if that fails, the next answer has the jobs again."""
+        if not any(wants_files(job.payload) for job in told.jobs):
+            return told
         jobs = [
             structs.replace(
                 job,

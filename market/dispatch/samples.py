@@ -283,9 +283,9 @@ class Samples:
             created_at=row.created_at,
         )
         await queries.insert(tx, sample)
-        started = await claim_queries.start(tx, [PairRow(row.id, device_id, 0)], now=row.created_at)
-        assert started == [row.id]  # noqa: S101 - no other transaction knows it
-        (given,) = await claim_queries.given(tx, started)
+        # It starts: no other transaction knows it.
+        pair = PairRow(row.id, device_id, 0)
+        (given,) = await claim_queries.start(tx, [pair], now=row.created_at)
         await record_all(tx, self._context, [accepted(given)])
         return given
 

@@ -50,7 +50,7 @@ async def left(tx: Transaction, owner_ids: Collection[str], bounds: Bounds) -> d
     if not most:
         return {}
     running = await queries.running_of_owners(tx, sorted(most))
-    return {owner_id: slots - running[owner_id] for owner_id, slots in most.items()}
+    return {owner_id: slots - running.get(owner_id, 0) for owner_id, slots in most.items()}
 
 
 def of(attempts: int, reliability: int, bounds: Bounds) -> int:

@@ -5,7 +5,7 @@ These are the jobs with a payload whose needs were understood; others wait to be
 
 import json
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from storage.accounts.suspensions import is_suspended
 from storage.engines.store import Transaction
@@ -60,14 +60,6 @@ class PairRow(NamedTuple):
     min_reputation: int = 0
     group_id: str = ""
     network: str = ""
-
-
-class StateRow(NamedTuple):
-    """How a job is, and how many attempts it has had."""
-
-    job_id: str
-    attempts: int
-    status: str
 
 
 class LoadRow(NamedTuple):
@@ -145,6 +137,12 @@ _WAITING = """
     WHERE j.status = 'waiting' AND s.payload IS NOT NULL AND s.is_manual = 0
 """
 
+_GIVEN = """
+    j.id, j.attempts, j.device_id, j.title, j.job_type, j.duration_hrs, j.price_credit,
+    s.payload, s.secrets, s.resources, s.timeout_seconds, j.user_id, j.deploy_id
+    FROM jobs AS j JOIN job_specs AS s ON s.job_id = j.id
+"""
+
 
 async def waiting_page(tx: Transaction, *, after: str, limit: int) -> list[WaitingKeyRow]:
     """Return jobs that wait for any device that suits, the oldest first."""
@@ -167,9 +165,9 @@ async def waiting(tx: Transaction, job_ids: Sequence[str]) -> list[WaitingRow]:
         f"""
         SELECT j.id, j.user_id, j.job_type, j.price_credit, j.duration_hrs, j.created_at,
             j.attempts, s.payload, s.secrets, s.resources, s.min_reputation
-        {_WAITING} AND j.id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
+        {_WAITING} AND j.id {tx.among(tx.texts("asked"))}
         """,
-        asked=json.dumps([{"id": job_id} for job_id in job_ids]),
+        asked=json.dumps(job_ids),
     )
 
 
@@ -180,32 +178,39 @@ async def excluded(tx: Transaction, job_ids: Sequence[str], *, now: int) -> list
         f"""
         SELECT a.job_id, d.user_id, MIN(CASE WHEN a.again_at > :now THEN a.again_at END)
         FROM job_attempts AS a JOIN devices AS d ON d.id = a.device_id
-        WHERE a.job_id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
+        WHERE a.job_id {tx.among(tx.texts("asked"))}
         GROUP BY a.job_id, d.user_id
         HAVING SUM({CHANCES_OF_ATTEMPT}) >= {CHANCES}
         """,
         now=now,
-        asked=json.dumps([{"id": job_id} for job_id in job_ids]),
+        asked=json.dumps(job_ids),
     )
 
 
 async def loads(tx: Transaction, device_ids: Sequence[str], *, proven_jobs: int) -> list[LoadRow]:
     """Return the loads of devices, and whether they are proven; revoked ones are left out."""
+    # The devices are counted together: for a separate count of each, PostgreSQL may read every
+    # running job. To statistics from before the jobs began, that costs no more than an index.
+    asked = tx.among(tx.texts("asked"))
     return await tx.all(
         LoadRow,
         f"""
         SELECT d.id,
-            (SELECT COUNT(*) FROM jobs WHERE status = 'running' AND device_id = d.id),
+            COALESCE(r.jobs, 0),
             EXISTS (
                 SELECT 1 FROM job_attempts
                 WHERE outcome = 'completed' AND device_id = d.id
                 LIMIT 1 OFFSET :others
             ),
             {is_suspended("d.user_id", "devices")}
-        FROM {tx.table("asked", id="TEXT")} JOIN devices AS d ON d.id = asked.id
-        WHERE d.revoked_at IS NULL
+        FROM devices AS d LEFT JOIN (
+            SELECT device_id, COUNT(*) AS jobs FROM jobs
+            WHERE status = 'running' AND device_id {asked}
+            GROUP BY device_id
+        ) AS r ON r.device_id = d.id
+        WHERE d.id {asked} AND d.revoked_at IS NULL
         """,
-        asked=json.dumps([{"id": device_id} for device_id in device_ids]),
+        asked=json.dumps(device_ids),
         others=proven_jobs - 1,
     )
 
@@ -224,82 +229,92 @@ async def owners(tx: Transaction, device_ids: Collection[str]) -> list[OwnerRow]
 
 
 async def running_of_owners(tx: Transaction, owner_ids: Sequence[str]) -> dict[str, int]:
-    """Count the jobs that the devices of each owner run."""
+    """Count the jobs that the devices of each owner run; owners without one are left out."""
+    # The owners are counted together, for the same reason as the devices above.
     rows = await tx.all(
         OwnerLoadRow,
         f"""
-        SELECT asked.id, (
-            SELECT COUNT(*) FROM devices AS d
-            JOIN jobs AS j ON j.device_id = d.id AND j.status = 'running'
-            WHERE d.user_id = asked.id AND d.revoked_at IS NULL
-        )
-        FROM {tx.table("asked", id="TEXT")}
+        SELECT d.user_id, COUNT(*)
+        FROM devices AS d JOIN jobs AS j ON j.device_id = d.id AND j.status = 'running'
+        WHERE d.user_id {tx.among(tx.texts("asked"))} AND d.revoked_at IS NULL
+        GROUP BY d.user_id
         """,
-        asked=json.dumps([{"id": owner_id} for owner_id in owner_ids]),
+        asked=json.dumps(owner_ids),
     )
     return {row.user_id: row.running for row in rows}
 
 
-async def start(tx: Transaction, pairs: Sequence[PairRow], *, now: int) -> list[str]:
+async def start(tx: Transaction, pairs: Sequence[PairRow], *, now: int) -> list[GivenRow]:
     """Start jobs on devices, those that still wait in the attempt that they were read in.
 
-    Returns which were started. The jobs must be locked. A device is not checked here; nor is
+    Returns those that were started. The jobs must be locked. A device is not checked here; nor is
     whether its owner has a chance left at a job, because a chance cannot be lost while the job
     waits.
     """
-    # The state is read first, and is no condition of the change: with that condition a planner may
-    # read all waiting jobs, instead of looking up these few.
-    states = await tx.all(
-        StateRow,
-        f"""
-        SELECT id, attempts, status FROM jobs
-        WHERE id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
-        """,
-        asked=json.dumps([{"id": pair.job_id} for pair in pairs]),
-    )
-    waits = {(row.job_id, row.attempts) for row in states if row.status == "waiting"}
-    pairs = [pair for pair in pairs if (pair.job_id, pair.attempts) in waits]
-    if not pairs:
+    started = await _still_waiting(tx, pairs)
+    if not started:
         return []
-    rows = json.dumps([pair._asdict() for pair in pairs])
-    columns = {"job_id": "TEXT", "device_id": "TEXT", "attempts": "BIGINT"}
-    started = await tx.all(
-        str,
+    begun = tx.table("begun", job_id="TEXT", attempt="BIGINT", device_id="TEXT")
+    rows = json.dumps(
+        [
+            {"job_id": each.job_id, "attempt": each.attempt, "device_id": each.device_id}
+            for each in started
+        ]
+    )
+    changed = await tx.run(
         f"""
-        UPDATE jobs
-        SET status = 'running', device_id = pairs.device_id, accepted_at = :now,
-            attempts = jobs.attempts + 1
-        FROM {tx.table("pairs", **columns)}
-        WHERE jobs.id = pairs.job_id AND jobs.attempts = pairs.attempts
-        RETURNING jobs.id
+        UPDATE jobs SET status = 'running', device_id = begun.device_id, accepted_at = :now,
+            attempts = begun.attempt
+        FROM {begun}
+        WHERE jobs.id = begun.job_id AND jobs.attempts = begun.attempt - 1
         """,
-        pairs=rows,
+        begun=rows,
         now=now,
     )
-    if started:
-        await tx.run(
-            f"""
-            INSERT INTO job_attempts (job_id, attempt, device_id, started_at)
-            SELECT id, attempts, device_id, CAST(:now AS BIGINT) FROM jobs
-            WHERE id IN (SELECT id FROM {tx.table("begun", id="TEXT")})
-            """,
-            begun=json.dumps([{"id": job_id} for job_id in started]),
-            now=now,
-        )
+    assert changed == len(started)  # noqa: S101 - the jobs are locked
+    await tx.run(
+        f"""
+        INSERT INTO job_attempts (job_id, attempt, device_id, started_at)
+        SELECT job_id, attempt, device_id, CAST(:now AS BIGINT) FROM {begun}
+        """,
+        begun=rows,
+        now=now,
+    )
     return started
+
+
+async def _still_waiting(tx: Transaction, pairs: Sequence[PairRow]) -> list[GivenRow]:
+    """Return the jobs that still wait in the attempt that they were read in, as devices get them.
+
+    The state is no condition of the query: with that condition a planner may read all waiting jobs,
+    instead of looking up these few.
+    """
+    devices = {(pair.job_id, pair.attempts): pair.device_id for pair in pairs}
+
+    def row(
+        status: str,
+        job_id: str,
+        attempts: int,
+        _: str | None,
+        *rest: Any,  # noqa: ANN401 - the other columns of the row
+    ) -> GivenRow | None:
+        device_id = devices.get((job_id, attempts)) if status == "waiting" else None
+        return None if device_id is None else GivenRow(job_id, attempts + 1, device_id, *rest)
+
+    read = await tx.all(
+        row,
+        f"SELECT j.status, {_GIVEN} WHERE j.id {tx.among(tx.texts('asked'))}",
+        asked=json.dumps([pair.job_id for pair in pairs]),
+    )
+    return [each for each in read if each is not None]
 
 
 async def given(tx: Transaction, job_ids: Sequence[str]) -> list[GivenRow]:
     """Return the description of jobs for the devices that run them, as the caller has checked."""
     return await tx.all(
         GivenRow,
-        f"""
-        SELECT j.id, j.attempts, j.device_id, j.title, j.job_type, j.duration_hrs, j.price_credit,
-            s.payload, s.secrets, s.resources, s.timeout_seconds, j.user_id, j.deploy_id
-        FROM jobs AS j JOIN job_specs AS s ON s.job_id = j.id
-        WHERE j.id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
-        """,
-        asked=json.dumps([{"id": job_id} for job_id in job_ids]),
+        f"SELECT {_GIVEN} WHERE j.id {tx.among(tx.texts('asked'))}",
+        asked=json.dumps(job_ids),
     )
 
 
@@ -309,9 +324,9 @@ async def offered(tx: Transaction, job_ids: Sequence[str]) -> list[OfferedRow]:
         OfferedRow,
         f"""
         SELECT j.id, j.title, j.job_type, j.price_credit, j.duration_hrs, s.resources
-        {_WAITING} AND j.id IN (SELECT id FROM {tx.table("asked", id="TEXT")})
+        {_WAITING} AND j.id {tx.among(tx.texts("asked"))}
         """,
-        asked=json.dumps([{"id": job_id} for job_id in job_ids]),
+        asked=json.dumps(job_ids),
     )
 
 

@@ -444,6 +444,12 @@ class _Transaction:
         types = ", ".join(f"{column} {kind}" for column, kind in columns.items())
         return f"jsonb_to_recordset(CAST(:{name} AS jsonb)) AS {name} ({types})"
 
+    def texts(self, name: str) -> str:
+        return f"SELECT jsonb_array_elements_text(CAST(:{name} AS jsonb))"
+
+    def among(self, query: str) -> str:
+        return f"= ANY (ARRAY({query}))"
+
     async def notify(self, *texts: str) -> None:
         with _translating(self._connection):
             await self._connection.execute(

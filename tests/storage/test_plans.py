@@ -238,6 +238,45 @@ async def test_a_statement_about_everything_scans_nothing_within_a_scan(
     assert control.inner_scans, "what is looked for is not recognised"
 
 
+async def test_postgres_reads_running_jobs_once_for_all_owners_and_devices(
+    postgres_server: str, postgres_template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To statistics from before the jobs began, a read of all of them costs as much as of one's."""
+    name = f"running_{uuid.uuid4().hex}"
+    async with postgres.database(postgres_server, name, template=postgres_template) as url:
+        await postgres.execute(url, f'ALTER DATABASE "{name}" SET enable_seqscan = off')
+        store = await open_store(url)
+        market = Market(store, Clock())
+        buyer = await market.person(credit="1000")
+        owners = [await market.person() for _ in range(20)]
+        rigs = [await device_of(market, owner) for owner in owners]
+        devices = [rig.id for rig in rigs]
+
+        async def add_idle(tx: Transaction) -> None:  # of one page any index costs the same
+            for number in range(1_000):
+                idle = {"id": market.identifiers.new(), "token_hash": f"idle {number}"}
+                await device_queries.insert(tx, rigs[0]._replace(user_id=buyer, **idle))
+
+        await store.write(add_idle)
+        pairs = [
+            PairRow(await posted(market, buyer), devices[number % len(devices)], 0)
+            for number in range(5 * len(devices))
+        ]
+        await postgres.execute(url, "ANALYZE")
+        await store.write(claim_queries.start, pairs, now=1)
+        found = watched(store, monkeypatch)
+        running = await store.read(claim_queries.running_of_owners, owners)
+        loads = await store.read(claim_queries.loads, devices, proven_jobs=3)
+        taken = found.taken()
+        read = [each.work for each in taken]
+        market.passwords.close()
+        await store.close()
+    assert running == dict.fromkeys(owners, 5)
+    assert {row.device_id: row.running for row in loads} == dict.fromkeys(devices, 5)
+    # Each row counts at each step of the plan that it takes part in.
+    assert max(read) < 8 * len(pairs), "\n".join(map(str, taken))
+
+
 async def test_the_bonuses_of_a_day_are_a_range_of_an_index(tmp_path: Path) -> None:
     """Of one referrer there may be many; they are counted for each bonus that waits."""
     store = await open_store(sqlite.database(tmp_path))
