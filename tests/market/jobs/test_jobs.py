@@ -790,6 +790,7 @@ async def test_the_job_of_a_revoked_device_is_taken_back_in_the_end(market: Mark
     job_id, device = await running(market, buyer, worker)
     assert await market.silence(SILENCE) == 0
     market.devices.heartbeat(device, {})
+    await market.devices.reports.flush()  # no report is written about a revoked device
     await market.devices.revoke(worker, device.id)
     assert await market.silence(UNHEARD) == 0
     assert await market.silence(SWEEP_SECONDS) == 1
