@@ -92,6 +92,7 @@ class ExitStory:
         life, bought, wish = process.serving, buyer.bought, self._links.wishes[index]
         if life is None or bought is None:
             return ""
+        await self._released()
         plan = replace(self._probe, session=buyer.number, node=index, exit=0)
         lives = self._lives()
         suited = [
@@ -109,5 +110,22 @@ class ExitStory:
             self._network.world.fail(f"{life.name} finds no exit for {wish}, and {suited} would do")
         return ""
 
+    async def _released(self) -> None:
+        """Wait until all exits have reported the end of their last connections, or a second.
+
+        A buyer keeps its place until that report. A place that is never free fails the next wish.
+        """
+        for _ in range(10):
+            if not any(places_taken(life, each) for life in self._lives() for each in self._exits):
+                return
+            await asyncio.sleep(0.1)
+
     def _lives(self) -> list[Life]:
         return [each.serving for each in self._network.processes if each.serving is not None]
+
+
+def places_taken(life: Life, agent: ExitAgent) -> int:
+    """Return the number of taken places of an exit that is attached to a node; 0 elsewhere."""
+    assert life.port is not None
+    attached = life.port.port.listener.roster.by_device.get(agent.device_id)
+    return attached.load.places.taken if attached is not None else 0
