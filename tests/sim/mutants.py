@@ -224,8 +224,8 @@ MUTANTS = (
         "sessions: a session in use is forgotten a minute after its failed end",
         _SESSIONS,
         "        if session is None:\n            self._forget_at.pop(session_id, None)\n"
-        "            return\n",
-        "        if session is None:\n            return\n",
+        "            return None\n",
+        "        if session is None:\n            return None\n",
         "            if session is not None and session.is_leased:\n                continue\n",
         subject="ends",
     ),
@@ -354,9 +354,9 @@ MUTANTS = (
     Mutant(
         "jobs: no device hears of a new job",
         "market.jobs.jobs",
-        '            raise MarketError(error.code, message, field="price_credit") from error\n'
+        "(postings.create, context, order, self.bounds())\n"
         "        self.notices.publish_waiting(job_ids)\n",
-        '            raise MarketError(error.code, message, field="price_credit") from error\n',
+        "(postings.create, context, order, self.bounds())\n",
         subject="none",
     ),
     Mutant(
