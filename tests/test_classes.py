@@ -36,8 +36,9 @@ LARGER = {
     # Names each part of the marketplace once, for `build`, the routes and the sweeps.
     "market/market.py:Market": 49,
     # The state of a connection from its request to its end; its transfer has the bytes. A further
-    # object would be made for each connection that is dialled.
-    "proxyd/connection.py:ClientConnection": 15,
+    # object would be made for each connection that is dialled. Both of its access records need the
+    # target, which is made once.
+    "proxyd/connection.py:ClientConnection": 16,
     # The four counters belong to one invariant, and `allowance`, `take` and `deliver` run for each
     # read of each relay.
     "proxyd/metering/session.py:LiveSession": 15,

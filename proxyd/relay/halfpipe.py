@@ -151,7 +151,6 @@ class HalfPipe(Mover, InTransit):
         "_bulk",
         "_early",
         "_fit_at",
-        "_has_waited",
         "_hung_up",
         "_left",
         "_owner",
@@ -208,7 +207,6 @@ class HalfPipe(Mover, InTransit):
         self._bulk = False
         self._spliceable = True
         self._fit_at = 0
-        self._has_waited = False
         self._short_source = False
         self._short_sink = False
         self._watches_writes = False
@@ -294,13 +292,11 @@ class HalfPipe(Mover, InTransit):
         """
         self._source_fd = self._sink_fd = -1  # the sockets may be closed soon, and others opened
         if self._share is not None:
+            self._share.stop_waiting(self._resume)
             self._share.forget(self)
         else:
             self._session.forget(self)
-        if self._has_waited:  # few have, and each bound method is an object
-            if self._share is not None:
-                self._share.stop_waiting(self._resume)
-            self._session.stop_waiting(self._resume)
+        self._session.stop_waiting(self._resume)
         self._unread = False
         self._early = b""
         waiting = len(self._pending)
@@ -374,9 +370,7 @@ class HalfPipe(Mover, InTransit):
         """
         if self._hung_up and self._source.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self._owner.broken(self._source)
-            return
-        self._has_waited = True
-        if share is not None:
+        elif share is not None:
             share.wait(self._resume)
         else:
             self._session.wait(self._resume)
