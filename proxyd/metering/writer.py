@@ -14,7 +14,7 @@ import asyncio
 import logging
 from typing import Protocol, final
 
-from market.bandwidth.leases import Grant, Leases, LeaseState
+from market.bandwidth.leases import Grant, Leases, LeaseState, Usage
 from market.base.states import SessionStatus
 from proxyd.metering.halting import Halting
 from proxyd.metering.leaving import Leaving
@@ -140,32 +140,41 @@ class SoloWriter:
         await self.halting.leaving.release()
 
     async def _report(self) -> None:
-        usages = [(each, each.certain_usage()) for each in unreported(self._changed)]
-        due = [each for each in usages if each[1].used_bytes != each[0].reported]
-        for session in self._settler:
-            usage = session.certain_usage()
-            if usage.used_bytes not in (session.reported, session.used):
-                due.append((session, usage))
-        due += [(each, each.certain_usage()) for each in self._doubtful]
+        # A report that is under way says nothing about a session that becomes doubtful meanwhile.
+        doubtful, self._doubtful = self._doubtful, set()
+        due = self._due(doubtful)
         tallies = self._tallies.take()
         if not due and not tallies:
             return
         try:
-            replies = await self._leases.report([usage for _, usage in due], tallies)
+            replies = await self._leases.report([*due.values()], tallies)
         except BaseException:
             self._tallies.put_back(tallies)
+            self._doubtful |= doubtful
             raise
-        for (session, usage), reply in zip(due, replies, strict=True):
+        for (session, usage), reply in zip(due.items(), replies, strict=True):
             session.mark_reported(usage)
-            if session in self._doubtful:
-                self._doubtful.remove(session)
-                if isinstance(reply, LeaseState):
-                    self._sessions.confirm(session)
-                else:
+            if session in doubtful:
+                if not isinstance(reply, LeaseState):
                     self._sessions.forget_later(session.id)
+                elif session not in self._doubtful:  # again
+                    self._sessions.confirm(session)
                 continue
             if isinstance(reply, LeaseState) or session.status is not SessionStatus.ACTIVE:
                 continue
             if reply is None:
                 _logger.warning("session %s: lease lost; it is cut", session.id)
             self._sessions.cut(session.id, SessionStatus.ENDED)
+
+    def _due(self, doubtful: set[LiveSession]) -> dict[LiveSession, Usage]:
+        """Return the counts to report: of doubtful sessions, and those that have changed."""
+        due = {each: each.certain_usage() for each in doubtful}
+        for session in unreported(self._changed):
+            usage = session.certain_usage()
+            if usage.used_bytes != session.reported:
+                due[session] = usage
+        for session in self._settler:
+            usage = session.certain_usage()
+            if usage.used_bytes not in (session.reported, session.used):
+                due[session] = usage
+        return due

@@ -102,6 +102,34 @@ async def test_a_session_whose_end_was_not_stored_is_usable_after_a_report(
     assert session.is_leased
 
 
+async def test_a_report_from_before_the_doubt_confirms_no_session(
+    market: Market, meter: Meter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have read the lease before the end was stored."""
+    [session] = await bought_and_used(market, meter, 1)
+    report = Leases.report
+    reported: list[int] = []
+
+    async def doubted_meanwhile(
+        leases: Leases, usages: list[Usage], tallies: list[Tally]
+    ) -> list[LeaseReply]:
+        replies = await report(leases, usages, tallies)
+        reported.append(len(usages))
+        if len(reported) == 1:
+            meter.cut(session.id, SessionStatus.ENDED)
+            meter.restore(session.id)
+        return replies
+
+    monkeypatch.setattr(Leases, "report", doubted_meanwhile)
+    await meter.flush()
+    assert not session.is_leased
+    use(session, 1)  # it had been read from the client before
+    await meter.flush()
+    assert session.is_leased
+    assert reported == [1, 1]
+    assert await written(market, session) == 2
+
+
 async def test_a_stop_releases_a_session_whose_end_is_in_doubt(
     market: Market, meter: Meter
 ) -> None:
