@@ -85,10 +85,7 @@ class Acceptor(Generic[Sock]):
                 return
             sock = self._new_socket(self._family, self._type, 0, fd)
             sock.setblocking(False)
-            address = peer[0]
-            if ":" in address:
-                address = unmapped(address)
-            reason = self._welcome(sock, address)
+            reason = self._welcome(sock, unmapped(peer[0]))
             if reason:
                 self._refuse(sock, reason)
 
