@@ -12,7 +12,7 @@ from market.accounts.scopes import Scope
 from market.base.errors import Code
 from market.jobs.appeals import Appeals
 from market.jobs.reviews import REASON_MAX_CHARACTERS
-from storage.jobs.appeals import DecidedRow
+from storage.jobs.appeals import AppealRow, DecidedRow
 
 
 class AppealRequest(Struct):
@@ -73,7 +73,7 @@ class AppealRoutes:
             Route(
                 "POST",
                 "/api/worker/jobs/{job_id}/appeal",
-                "Appeal as the owner of this device against the decision of a dispute",
+                "Appeal against the decision of a dispute about the work of this device",
                 self.appeal_of_device,
                 AppealReply,
                 auth=Auth.WORKER,
@@ -94,16 +94,14 @@ class AppealRoutes:
 
     async def appeal(self, call: Call[AppealRequest, Any]) -> AppealReply:
         """Ask for another decision."""
-        return await self._appeal(call, call.user_id)
+        job_id = in_path(call.path["job_id"], Code.JOB_NOT_FOUND)
+        return _reply(await self._appeals.appeal(call.user_id, job_id, call.body.reason))
 
     async def appeal_of_device(self, call: Call[AppealRequest, Any]) -> AppealReply:
         """Ask for another decision about the work of a device, for its owner."""
-        return await self._appeal(call, call.device.user_id)
-
-    async def _appeal(self, call: Call[AppealRequest, Any], user_id: str) -> AppealReply:
         job_id = in_path(call.path["job_id"], Code.JOB_NOT_FOUND)
-        row = await self._appeals.appeal(user_id, job_id, call.body.reason)
-        return AppealReply(appeal_id=row.id, due_at=timestamp(row.due_at))
+        reason = call.body.reason
+        return _reply(await self._appeals.appeal_of_device(call.device, job_id, reason))
 
     async def listed(self, call: Call[Nothing, Page]) -> AppealsReply:
         """List the appeals of the caller."""
@@ -112,6 +110,10 @@ class AppealRoutes:
             call.user_id, before=query.before, limit=query.fetch_limit
         )
         return AppealsReply.of(query, rows, _item)
+
+
+def _reply(row: AppealRow) -> AppealReply:
+    return AppealReply(appeal_id=row.id, due_at=timestamp(row.due_at))
 
 
 def _item(row: DecidedRow) -> AppealItem:

@@ -14,6 +14,8 @@ from market.events.context import Context
 from market.files.evidence import APPEAL_SECONDS
 from market.jobs.reviews import check_reason
 from market.money.money import Currency
+from storage.attempts import attempts as attempt_queries
+from storage.devices.devices import DeviceRow
 from storage.engines.store import Transaction
 from storage.jobs import appeals as queries
 from storage.jobs import jobs as job_queries
@@ -65,6 +67,23 @@ class Appeals:
         check_reason(reason)
         return await self._context.store.write(self._appeal, user_id, job_id, reason)
 
+    async def appeal_of_device(self, device: DeviceRow, job_id: str, reason: str) -> AppealRow:
+        """Ask for a second decision about the work of a device, for its owner, as `appeal` does.
+
+        A worker token is on the machine of the device. So it uses up neither an appeal about
+        another device, nor one about a job that the owner has bought.
+
+        Raises:
+            MarketError: as `appeal`; `job_not_found`, also for these jobs.
+        """
+        check_reason(reason)
+
+        async def unit(tx: Transaction) -> AppealRow:
+            await _require_work(tx, device, job_id)
+            return await self._appeal(tx, device.user_id, job_id, reason)
+
+        return await self._context.store.write(unit)
+
     async def listed(self, user_id: str, *, before: str = "", limit: int) -> list[DecidedRow]:
         """Return the newest appeals of a user, with their decisions."""
         return await self._context.store.read(
@@ -92,6 +111,18 @@ class Appeals:
         )
         await queries.insert(tx, row)
         return row
+
+
+async def _require_work(tx: Transaction, device: DeviceRow, job_id: str) -> None:
+    """Check that a device has done work that another user than its owner has reviewed.
+
+    Raises:
+        MarketError: `job_not_found`.
+    """
+    rows = await review_queries.of_job(tx, job_id)
+    attempts = [row.attempt for row in rows if row.buyer_id != device.user_id]
+    if device.id not in await attempt_queries.devices_of(tx, job_id, attempts):
+        raise MarketError(Code.JOB_NOT_FOUND)
 
 
 async def open_until(

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from support.clients.staff import StaffApi, staffed
 from support.clients.story import worker_token
-from support.daemons.service import Person
 from support.workers.process import environment
 
 from market.staff.base.roles import Role
 from proxyctl.worker.base import names
 from proxyctl.worker.base.record import Consent, Lend, save
-from tests.api.jobs.test_reviews import say, wallet
+from tests.api.jobs.test_reviews import done, say, wallet
 from tests.api.staff.test_jobs import WHY, disputed
 
 
@@ -37,16 +36,9 @@ async def proxyctl(folder: Path, *words: str) -> tuple[int | None, str]:
     return child.returncode, output.decode()
 
 
-async def reversed_job(staff: StaffApi) -> tuple[str, Person, Person]:
-    """Decide a dispute for the buyer; return the job and both sides."""
-    job_id, buyer, owner = await disputed(staff)
-    first = await staff.token(Role.FINANCE)
-    await staff.call("POST", f"/jobs/{job_id}/reverse", WHY, token=first)
-    return job_id, buyer, owner
-
-
 async def test_a_worker_sees_until_when_an_appeal_is_possible(staff: StaffApi) -> None:
-    job_id, _, owner = await reversed_job(staff)
+    job_id, _, owner = await disputed(staff)
+    await staff.call("POST", f"/jobs/{job_id}/reverse", WHY, token=await staff.token(Role.FINANCE))
     service, token = staff.service, owner.token
     [device] = (await service.call("GET", "/api/worker/devices", token=token)).body["devices"]
     jobs = f"/api/worker/devices/{device['id']}/jobs"
@@ -60,15 +52,18 @@ async def test_a_worker_sees_until_when_an_appeal_is_possible(staff: StaffApi) -
 async def test_a_worker_appeals_by_the_program_of_the_device(
     staff: StaffApi, tmp_path: Path
 ) -> None:
-    job_id, buyer, owner = await reversed_job(staff)
     service, folder = staff.service, tmp_path / "agent"
+    buyer, owner = await service.person(credit="10"), await service.person()
+    device, second = [await worker_token(service, owner, name) for name in ("rig", "second")]
+    job_id = await done(service, buyer, owner, device=device)
+    assert (await say(service, buyer, job_id, "dispute", {"reason": "empty"})).status == 200
+    await staff.call("POST", f"/jobs/{job_id}/reverse", WHY, token=await staff.token(Role.FINANCE))
     folder.mkdir(mode=0o700)
     words = ("appeal", job_id, "--reason", "the log shows the sum")
-    for person, status, said in (
-        (buyer, 1, "The decision has given you everything."),
-        (owner, 0, "appealed; another person decides until 20"),
+    for token, status, said in (
+        (second, 1, "There is no such job"),
+        (device, 0, "appealed; another person decides until 20"),
     ):
-        token = await worker_token(service, person, "second")
         agreed = Consent(service.url, token, "2026-01-01T00:00:00+00:00", Lend(cores=1))
         save(folder / names.CONSENT, agreed)
         returned, output = await proxyctl(folder, *words)

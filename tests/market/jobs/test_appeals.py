@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from support.market.books import refusal
-from support.market.jobs import on, specified
+from support.market.jobs import device_of, on, specified
 from support.market.market import Market
 from support.market.reviews import decide_review
 
@@ -62,6 +62,36 @@ async def test_a_worker_appeals_against_a_reversal(market: Market) -> None:
     job_id = await decided(market, buyer, worker, REVERSED)
     assert await refusal(market.appeals.appeal(buyer, job_id, "x")) is Code.NOT_REVIEWABLE
     assert (await market.appeals.appeal(worker, job_id, "it printed an error")).user_id == worker
+
+
+async def test_a_device_appeals_about_its_own_work_alone(market: Market) -> None:
+    buyer, worker = await market.person(credit="10"), await market.person()
+    job_id = await specified(market, buyer)
+    device = await on(market, job_id, worker)
+    await market.jobs.complete(device, job_id, "the result")
+    await market.reviews.dispute(buyer, job_id, "an empty file")
+    await decide_review(market.context, job_id, REVERSED)
+    for owner in (worker, await market.person()):
+        other = await device_of(market, owner)
+        appealed = market.appeals.appeal_of_device(other, job_id, "x")
+        assert await refusal(appealed) is Code.JOB_NOT_FOUND
+    made = await market.appeals.appeal_of_device(device, job_id, "it printed an error")
+    assert (made.user_id, made.job_id) == (worker, job_id)
+
+
+@pytest.mark.parametrize("is_own_device", [False, True])
+async def test_a_device_uses_up_no_appeal_of_a_buyer(market: Market, is_own_device: bool) -> None:
+    buyer = await market.person(credit="10")
+    worker = buyer if is_own_device else await market.person()
+    job_id = await specified(market, buyer)
+    device = await on(market, job_id, worker)
+    await market.jobs.complete(device, job_id, "the result")
+    await market.reviews.dispute(buyer, job_id, "an empty file")
+    await decide_review(market.context, job_id, UPHELD)
+    of_buyer = device if is_own_device else await device_of(market, buyer)
+    refused = market.appeals.appeal_of_device(of_buyer, job_id, "nothing")
+    assert await refusal(refused) is Code.JOB_NOT_FOUND
+    assert (await market.appeals.appeal(buyer, job_id, "an empty file")).user_id == buyer
 
 
 async def test_strangers_late_sides_and_open_disputes_are_refused(market: Market) -> None:
