@@ -259,7 +259,7 @@ async def test_a_job_finds_the_device_that_waits_and_has_the_reputation(market: 
     told = await waits[1]
     assert [job.row.job_id for job in told.jobs] == [job_id]
     market.dispatch.drain()
-    assert (await waits[0]).jobs == []
+    assert not (await waits[0]).jobs
 
 
 @pytest.mark.both_engines
@@ -275,7 +275,7 @@ async def test_a_device_that_has_fallen_since_it_was_looked_up_does_not_get_the_
     await market.dispatch.pairing.reader.catch_up()
     await market.dispatch.claims.settle()
     market.dispatch.drain()
-    assert (await wait).jobs == []
+    assert not (await wait).jobs
     assert (await stored_job(market, job_id)).status == "waiting"
 
 
