@@ -109,7 +109,8 @@ def _shape(text: str) -> _Shape:
     if probes:
         action, logged = Action.SEARCH_ADDRESS, text
     elif "@" in text:
-        action, logged = Action.SEARCH_EMAIL, text if text.startswith("@") else ""
+        is_domain = text.rfind("@") == 0  # "@ada@example.com" has the address of a person
+        action, logged = Action.SEARCH_EMAIL, text if is_domain else ""
     probes |= _other_probes(text)
     probes["payment reference"] = _of(queries.by_reference, text)
     if not text.startswith("@"):

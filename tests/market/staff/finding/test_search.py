@@ -72,6 +72,7 @@ async def test_a_user_is_found_by_an_address_a_domain_and_a_name(market: Market)
         ("person1@example.com", None),
         ("@", "@"),
         ("nobody@", None),
+        ("@person1@example.com", None),
     ],
 )
 async def test_a_search_for_an_email_address_is_in_the_log_and_masked(
