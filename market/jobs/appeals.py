@@ -8,12 +8,14 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from market.accounts.bounds import lock_user
 from market.base.errors import Code, MarketError
 from market.base.states import ReviewStatus
 from market.events.context import Context
 from market.files.evidence import APPEAL_SECONDS
 from market.jobs.reviews import check_reason
 from market.money.money import Currency
+from storage.accounts import closures
 from storage.attempts import attempts as attempt_queries
 from storage.devices.devices import DeviceRow
 from storage.engines.store import Transaction
@@ -106,6 +108,9 @@ class Appeals:
             raise MarketError(Code.NOT_REVIEWABLE, "The decision has given you everything.")
         if now > claim.ends_at:
             raise MarketError(Code.NOT_REVIEWABLE, "The time to appeal is over.")
+        await lock_user(tx, user_id)  # as an erasure does, which finds the text, or comes first
+        if await closures.is_erased(tx, user_id):
+            raise MarketError(Code.JOB_NOT_FOUND)
         row = AppealRow(
             self._context.identifiers.new(), job_id, user_id, reason, now, now + DUE_SECONDS
         )

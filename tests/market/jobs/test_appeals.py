@@ -5,11 +5,13 @@ import asyncio
 import pytest
 from support.market.books import refusal
 from support.market.jobs import device_of, on, specified
+from support.market.leaving import tools
 from support.market.market import Market
 from support.market.reviews import decide_review
 
 from market.base.errors import Code
 from market.base.states import ReviewStatus
+from market.erasure import erasing
 from market.files.evidence import APPEAL_SECONDS
 from market.jobs.appeals import DUE_SECONDS
 from storage.engines.store import Transaction
@@ -77,6 +79,24 @@ async def test_a_device_appeals_about_its_own_work_alone(market: Market) -> None
         assert await refusal(appealed) is Code.JOB_NOT_FOUND
     made = await market.appeals.appeal_of_device(device, job_id, "it printed an error")
     assert (made.user_id, made.job_id) == (worker, job_id)
+
+
+@pytest.mark.both_engines
+async def test_no_appeal_of_an_erased_user_is_kept(market: Market) -> None:
+    buyer, worker = await market.person(credit="10"), await market.person()
+    job_id = await specified(market, buyer)
+    device = await on(market, job_id, worker)
+    await market.jobs.complete(device, job_id, "the result")
+    await market.reviews.dispute(buyer, job_id, "an empty file")
+    await decide_review(market.context, job_id, REVERSED)
+    await market.store.write(erasing.erase, market.context, tools(market), worker, waives=False)
+    # Another daemon may not know yet that the token was revoked, and the login ended.
+    for appealed in (
+        market.appeals.appeal_of_device(device, job_id, "Ada was here"),
+        market.appeals.appeal(worker, job_id, "Ada was here"),
+    ):
+        assert await refusal(appealed) is Code.JOB_NOT_FOUND
+    assert await market.appeals.listed(worker, limit=5) == []
 
 
 @pytest.mark.parametrize("is_own_device", [False, True])
