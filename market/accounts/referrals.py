@@ -21,6 +21,7 @@ from market.events.recording import NewEvent, record_all
 from market.money import ledger
 from market.money.ledger import Movement, Transfer, TransferKind
 from market.money.money import Currency
+from storage.accounts import closures
 from storage.accounts import referrals as queries
 from storage.accounts.referrals import ReferralRow, TotalsRow
 from storage.engines.errors import ConstraintError
@@ -241,9 +242,7 @@ async def refer(
     # One at a time: two who apply each other's codes at once must not both succeed.
     await tx.lock("accounts", [ledger.rewards(Currency.CREDIT)])
     referrer = await queries.owner_of(tx, code)
-    # Before the rows that refer to both users, as in a purchase.
-    both = {user_id} if referrer is None else {user_id, referrer}
-    await tx.lock("accounts", sorted(ledger.available(each, Currency.CREDIT) for each in both))
+    await _lock_accounts(tx, user_id, referrer or user_id)
     if keep is not None:
         await keep()
     if referrer is None:
@@ -351,21 +350,32 @@ async def _pay_pending(
     await tx.lock("accounts", [ledger.rewards(Currency.CREDIT)])
     if await _payment(tx, referral, rewards, now) is not Payment.NOW:
         return False
+    await _lock_accounts(tx, referral.referrer_id, referral.user_id)
     return await _pay(tx, context, referral, transfer_id, now)
+
+
+async def _lock_accounts(tx: Transaction, *users: str) -> None:
+    """Lock the accounts of both users, before the rows that refer to them, as in a purchase."""
+    await tx.lock("accounts", sorted({ledger.available(each, Currency.CREDIT) for each in users}))
 
 
 async def _pay(
     tx: Transaction, context: Context, referral: ReferralRow, transfer_id: str, now: int
 ) -> bool:
-    """Pay both users, from the account that the caller has locked; False when they were paid."""
+    """Pay both users, and none that was erased; False when they were paid.
+
+    The caller has locked the accounts of the rewards and of both users.
+    """
     if not await queries.mark_paid(tx, referral.user_id, now):
         return False
     house = ledger.rewards(Currency.CREDIT)
+    referrer_bonus = await _bonus(tx, referral.referrer_id, referral.referrer_bonus)
+    referred_bonus = await _bonus(tx, referral.user_id, referral.referred_bonus)
     referrer = ledger.available(referral.referrer_id, Currency.CREDIT)
     referred = ledger.available(referral.user_id, Currency.CREDIT)
     movements = (
-        Movement(house, referrer, referral.referrer_bonus),
-        Movement(house, referred, referral.referred_bonus),
+        Movement(house, referrer, referrer_bonus),
+        Movement(house, referred, referred_bonus),
     )
     key = f"referral:{referral.user_id}"
     # The reference does not reveal one of the two to the other.
@@ -375,8 +385,8 @@ async def _pay(
     )
     if not await ledger.post(tx, transfer):
         return False
-    referrer_data = ReferralEarned(amount(referral.referrer_bonus), "referrer")
-    referred_data = ReferralEarned(amount(referral.referred_bonus), "referred")
+    referrer_data = ReferralEarned(amount(referrer_bonus), "referrer")
+    referred_data = ReferralEarned(amount(referred_bonus), "referred")
     events = [
         NewEvent(user_id, data)
         for user_id, data in (
@@ -387,6 +397,11 @@ async def _pay(
     ]
     await record_all(tx, context, events)
     return True
+
+
+async def _bonus(tx: Transaction, user_id: str, bonus: int) -> int:
+    """Return the bonus of a user: nothing for one that was erased."""
+    return 0 if await closures.is_erased(tx, user_id) else bonus
 
 
 async def _standing(tx: Transaction, user_id: str, new_code: str) -> Standing:

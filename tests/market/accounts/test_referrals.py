@@ -11,11 +11,13 @@ from msgspec.structs import replace
 from support.database.statements import counted
 from support.market import books
 from support.market.events import said
+from support.market.leaving import tools
 from support.market.market import REWARDS, Market
 
 from market.accounts.accounts import Login
 from market.accounts.referrals import CHAIN_MAX, FAILURES_MAX, Applied, Payment, Referrals
 from market.base.errors import Code, MarketError
+from market.erasure import erasing
 from market.money import ledger
 from market.money.audit import audit_ledger
 from market.money.money import Currency
@@ -407,6 +409,18 @@ async def test_a_registration_with_a_code_is_paid_once_its_address_is_confirmed(
     assert await referrals.pay_due() == 1
     assert await credits_of(market, user) == 25_000_000
     assert await credits_of(market, referrer) == 50_000_000
+
+
+@pytest.mark.both_engines
+async def test_an_erased_user_gets_no_bonus_and_the_other_one_does(market: Market) -> None:
+    referrals = programme(market, needs_verified=True)
+    erased, user = await market.person(), await market.person()
+    await referrals.apply(user, await code_of(market, erased))
+    await market.store.write(erasing.erase, market.context, tools(market), erased, waives=False)
+    await verify(market, user)
+    assert [await referrals.pay_due() for _ in range(2)] == [1, 0]
+    assert [await credits_of(market, each) for each in (user, erased)] == [REWARDS.referred, 0]
+    assert (await audit_ledger(market.store)).passed
 
 
 @pytest.mark.both_engines
