@@ -116,6 +116,14 @@ class _Noting:
         self._held.ran(sql, values)
         return await self._tx.run(sql, **values)
 
+    async def one(self, row: Callable[..., Row], sql: str, **values: Value) -> Row | None:
+        self._held.ran(sql, values)
+        return await self._tx.one(row, sql, **values)
+
+    async def all(self, row: Callable[..., Row], sql: str, **values: Value) -> list[Row]:
+        self._held.ran(sql, values)
+        return await self._tx.all(row, sql, **values)
+
     async def lock(self, table: str, ids: Sequence[str]) -> None:
         self._store.note(is_late=not self._held.locks(table, ids))
         await self._tx.lock(table, ids)
@@ -137,9 +145,11 @@ class _Stepped(_Noting):
         return int(await self._step(_text(sql, values), lambda: self._tx.run(sql, **values)))
 
     async def one(self, row: Callable[..., Row], sql: str, **values: Value) -> Row | None:
+        self._held.ran(sql, values)
         return await self._step(_text(sql, values), lambda: self._tx.one(row, sql, **values))
 
     async def all(self, row: Callable[..., Row], sql: str, **values: Value) -> list[Row]:
+        self._held.ran(sql, values)
         return await self._step(_text(sql, values), lambda: self._tx.all(row, sql, **values))
 
     async def lock(self, table: str, ids: Sequence[str]) -> None:

@@ -97,7 +97,13 @@ async def test_steps_taken_one_by_one_reach_the_same_schema(
         await opened_with(monkeypatch, empty_url, steps[:count])
         for count in range(1, len(steps) + 1)
     ]
-    assert len({tuple(each) for each in grown}) == len(steps)
+    # A step may be for the other engine alone.
+    changing = [
+        step
+        for step in steps
+        if any(not line.startswith("--") for line in "\n".join(step.scripts).splitlines())
+    ]
+    assert len({tuple(each) for each in grown}) == len(changing)
     assert any("later" in line for line in grown[-1])
 
 

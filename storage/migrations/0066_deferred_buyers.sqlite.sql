@@ -1,0 +1,2 @@
+-- readable from 65
+-- SQLite locks no rows, so the check of a pair's users needs no other moment there.
