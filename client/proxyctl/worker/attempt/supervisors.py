@@ -16,7 +16,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import proxyctl
 from proxyctl import files
@@ -38,6 +38,11 @@ _READY_SECONDS: Final = 600.0
 _AGAIN_SECONDS: Final = 60.0  # after a sandbox that could not be made, or has ended by itself
 # Sandboxes whose rest is not removed. With more of them none waits, and jobs start without one.
 _LEFT_MAX: Final = 64
+# A failed removal may have waited long for processes that do not end. Many of them in one round
+# would keep the agent from its signals for minutes.
+_ROUND_SECONDS: Final = 1.0
+
+_Entry = TypeVar("_Entry")
 
 # The environment and the packages of the agent's user have no influence on it.
 _PROGRAM: Final = """\
@@ -201,28 +206,41 @@ class Supervisors:
             self._ready = None
 
     def _remove_left(self) -> None:
-        """Remove the sandboxes that no attempt has taken, and the rest of the others.
+        """Remove the sandboxes that no attempt has taken, and the rest of the others."""
+        self._remove_all(self._left, lambda ready: ready.remove)
+        self._remove_all(self._taken, self._removal_of_taken)
 
-        A failure is tried again, and holds up no other removal.
+    def _remove_all(
+        self, entries: list[_Entry], removal_of: Callable[[_Entry], Callable[[], None] | None]
+    ) -> None:
+        """Carry out the removals of a list; None is one that must wait.
+
+        A failure is tried again after the others. A late failure ends the round.
         """
         with self._lock:
-            left, taken = list(self._left), list(self._taken)
-        for each in left:
-            if _is_done(each.remove):
-                with self._lock:
-                    self._left.remove(each)
-        for entry in taken:
-            ready, folder = entry
-            remove = ready.remove_rest
-            if not ready.is_settled:
-                if folder.exists():
-                    continue
-                # The attempt ended before its sandbox was settled, and never settles it.
-                self._dismiss(folder)
-                remove = ready.remove
-            if _is_done(remove):
-                with self._lock:
-                    self._taken.remove(entry)
+            tried = list(entries)
+        end = time.monotonic() + _ROUND_SECONDS
+        for entry in tried:
+            remove = removal_of(entry)
+            if remove is None:
+                continue
+            is_done = _is_done(remove)
+            with self._lock:
+                entries.remove(entry)
+                if not is_done:
+                    entries.append(entry)
+            if not is_done and time.monotonic() >= end:
+                break
+
+    def _removal_of_taken(self, entry: tuple[Ready, Path]) -> Callable[[], None] | None:
+        ready, folder = entry
+        if ready.is_settled:
+            return ready.remove_rest
+        if folder.exists():
+            return None
+        # The attempt ended before its sandbox was settled, and never settles it.
+        self._dismiss(folder)
+        return ready.remove
 
     def _dismiss(self, folder: Path) -> None:
         """End the supervisor of an attempt that never started it."""

@@ -356,6 +356,37 @@ def test_sandboxes_that_cannot_be_removed_are_bounded_and_hold_up_no_other(
     executor.close()
 
 
+def test_a_round_ends_after_a_removal_that_fails_late_and_the_next_one_begins_with_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waits ten seconds for processes that do not end; 64 of them stopped the agent."""
+    monkeypatch.setattr("proxyctl.worker.attempt.supervisors._ROUND_SECONDS", 0, raising=False)
+    executor = executor_of(tmp_path)
+    tried: list[str] = []
+    is_stuck = True
+
+    class Stuck(Ready):
+        def remove(self) -> None:
+            tried.append(self.name)
+            if is_stuck:
+                raise TaskError("host", "its processes do not end")
+            super().remove()
+
+    make = partial(Stuck, executor, Lend(), tmp_path)
+    supervisors = Supervisors(tmp_path, make, ready_seconds=0)
+    for _ in range(4):
+        supervisors.replenish()
+    assert len(tried) == 3, "one in each round"
+    tried.clear()
+    for _ in range(3):
+        supervisors.replenish()
+    assert len(set(tried)) == len(tried) == 3, "each has its turn"
+    is_stuck = False
+    supervisors.close()
+    assert list((tmp_path / names.READY).iterdir()) == []
+    executor.close()
+
+
 @pytest.mark.parametrize("failure", [OSError("no space"), TaskError("host", "no group"), None])
 def test_an_agent_works_without_sandboxes_that_wait(
     tmp_path: Path, failure: Exception | None
