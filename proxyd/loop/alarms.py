@@ -64,6 +64,7 @@ class Alarms:
     def close(self) -> None:
         """Forget all calls."""
         self._fresh.clear()
+        self._first_fresh = inf
         self._dues.clear()
         self._heap.clear()
         if self._timer is not None:

@@ -55,9 +55,9 @@ SURPLUS_MAX: Final = 8
 # Carriers forget silent connections after five minutes and more; one that is no older was alive
 # when the exit opened it.
 PARKED_SECONDS: Final = 300.0
-# Tickets that are handed out beyond those wanted: for a connection that was lost before it came,
+# Tickets that are handed out beyond those wanted: for connections that were lost before they came,
 # and for the dials of a second, because a frame for every few dials costs as much as one of them.
-TICKETS_SPARE: Final = 1
+TICKETS_SPARE: Final = 4
 TICKETS_SPARE_MOST: Final = 32
 TICKETS_KEPT: Final = 64  # more are not on their way at once: the oldest were lost
 RATE_SECONDS: Final = 5.0  # over which dials are counted, and a burst is remembered
