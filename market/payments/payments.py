@@ -28,6 +28,7 @@ from market.payments.booking import Booking, reference_of
 from market.payments.cards import LOOK_PAUSE_SECONDS, PAGE_SECONDS, SavedCards
 from market.payments.exchange import IN_USD, Exchange
 from market.payments.provider import (
+    Cards,
     HookError,
     NewCharge,
     NewPayment,
@@ -432,7 +433,7 @@ class Payments:
             _logger.warning("payment %s: %s refused it: %s", row.id, row.provider, error)
         # Only the repetition was refused: the first request may have succeeded.
         if was_tried and provider.cards is not None:
-            taken = await provider.cards.find_charge(charge)
+            taken = await self._find_charge(provider.cards, charge)
             if taken is not None:
                 return Opened(taken, "")
         if not claim.is_wanted:
@@ -443,6 +444,20 @@ class Payments:
             partial(booking.book, planned=claim.planned), self._booking, row.id, refused
         )
         return None
+
+    async def _find_charge(self, cards: Cards, charge: NewCharge) -> str | None:
+        """Return the charge of an earlier request; None if the provider refuses to look for it.
+
+        Raises:
+            ProviderError: the provider did not answer.
+        """
+        try:
+            return await cards.find_charge(charge)
+        except ProviderError as error:
+            if not error.is_final:
+                raise
+            _logger.warning("payment %s: no look for its charge: %s", charge.id, error)
+            return None
 
     async def _send(
         self,

@@ -491,6 +491,30 @@ async def test_a_charge_that_arrives_after_the_payment_expired_is_credited_once(
     assert (await available(market, user), len(bank.payments)) == (20 * USD, 1)
 
 
+async def test_an_unwanted_payment_expires_although_the_provider_refuses_the_look(
+    market: Market, bank: Bank
+) -> None:
+    """A deleted customer, for example: the payment would stay open and block an erasure."""
+    user = await saved(market, bank)
+    await market.top_ups.set_on(user, PLAN, Maker())
+
+    def lost(moment: str) -> None:
+        if moment == "charge":
+            raise ProviderError("no answer")
+
+    async def refused(charge: NewCharge) -> str | None:
+        raise ProviderError(f"no such customer: {charge.customer_id}", is_final=True)
+
+    bank.fail = lost
+    assert await market.top_ups.sweep() == 1
+    await market.top_ups.end(user)
+    bank.cards.find_charge = refused  # type: ignore[method-assign]
+    market.clock.now += 3_600
+    await market.payments.sweep()
+    (row,) = await payments(market, user)
+    assert row.status == "expired"
+
+
 async def test_an_expired_automatic_payment_is_looked_for_for_a_day_and_not_requested(
     market: Market, bank: Bank
 ) -> None:
