@@ -167,7 +167,7 @@ class SoloWriter:
             self._sessions.cut(session.id, SessionStatus.ENDED)
 
     def _due(self, doubtful: set[LiveSession]) -> dict[LiveSession, Usage]:
-        """Return the counts to report: of doubtful sessions, and those that have changed."""
+        """Return the counts of doubtful sessions and all changed counts, for a report."""
         due = {each: each.certain_usage() for each in doubtful}
         for session in unreported(self._changed):
             usage = session.certain_usage()
