@@ -62,7 +62,7 @@ MONEY_MUTANTS: tuple[tuple[str, ...], ...] = (
     (
         "top-ups: a charge without an answer is forgotten",
         _PAYMENTS,
-        "            taken = await provider.cards.find_charge(charge)\n",
+        "            taken = await self._find_charge(provider.cards, charge)\n",
         "            taken = None\n",
     ),
     (
