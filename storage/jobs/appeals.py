@@ -82,12 +82,14 @@ async def page(tx: Transaction, *, user_id: str, before: str, limit: int) -> lis
     )
 
 
-async def first_due(tx: Transaction, *, limit: int) -> list[AppealRow]:
-    """Return the appeals without a decision, the first one that is due first."""
+async def first_due(tx: Transaction, *, user_id: str = "", limit: int) -> list[AppealRow]:
+    """Return the appeals without a decision, of a user or of all ("") users, the first due first."""
+    of_user = "a.user_id = :user_id AND " if user_id else ""
     return await tx.all(
         AppealRow,
-        f"{_APPEAL} WHERE a.decided_at IS NULL ORDER BY a.due_at, a.id LIMIT :limit",
+        f"{_APPEAL} WHERE {of_user}a.decided_at IS NULL ORDER BY a.due_at, a.id LIMIT :limit",
         limit=limit,
+        **({"user_id": user_id} if user_id else {}),
     )
 
 

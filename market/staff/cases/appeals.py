@@ -50,9 +50,9 @@ class Appeals(CaseKind):
         rows = await queries.page(tx, user_id=user_id, before=before, limit=limit)
         return await _cases(tx, rows)
 
-    async def first_due(self, tx: Transaction, limit: int, /) -> list[Case]:
+    async def first_due(self, tx: Transaction, user_id: str, limit: int, /) -> list[Case]:
         """Return the appeals that wait for a decision, the first one that is due first."""
-        return await _cases(tx, await queries.first_due(tx, limit=limit))
+        return await _cases(tx, await queries.first_due(tx, user_id=user_id, limit=limit))
 
     async def evidence(self, tx: Transaction, case: Case) -> Evidence:
         """Return the objection, and the first decision with its authors and their reasons."""

@@ -101,8 +101,8 @@ class CaseKind(Protocol):
             MarketError: `invalid_field`, when the cases of this kind have no list by user.
         """
 
-    async def first_due(self, _tx: Transaction, _limit: int, /) -> list[Case]:
-        """Return the open cases, the first one that is due first.
+    async def first_due(self, _tx: Transaction, _user_id: str, _limit: int, /) -> list[Case]:
+        """Return the open cases, of a user or of all ("") users, the first one that is due first.
 
         Raises:
             MarketError: `invalid_field`, when the cases of this kind are due at no time.

@@ -106,16 +106,23 @@ class Cases:
 
         return await self._context.store.read(look)
 
-    async def first_due(self, author: Author, kind: Kind, *, limit: int) -> list[JudgedCase]:
+    async def first_due(
+        self, author: Author, kind: Kind, *, user: str = "", limit: int
+    ) -> list[JudgedCase]:
         """Return the cases of a kind that wait for a decision, the first one that is due first.
 
+        They are of one user or of all ("") users.
+
         Raises:
-            MarketError: `not_permitted`; `invalid_field`, when cases of the kind are never due.
+            MarketError: `not_permitted`, `user_not_found`, `ambiguous`; `invalid_field`, also when
+                cases of the kind are never due.
         """
 
         async def look(tx: Transaction) -> list[JudgedCase]:
             await permit(tx, author, Action.CASE_VIEW)
-            return [JudgedCase(each, None) for each in await KINDS[kind].first_due(tx, limit)]
+            user_id = (await resolve(tx, user)).id if user else ""
+            cases = await KINDS[kind].first_due(tx, user_id, limit)
+            return [JudgedCase(each, None) for each in cases]
 
         return await self._context.store.read(look)
 

@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 
+from market.base.errors import Code, MarketError
 from market.money.money import as_decimal
 from market.staff.cases.base import Decision, Kind
 from market.staff.cases.cases import WHOLE, Cases, JudgedCase
@@ -19,8 +20,14 @@ def _cases_of(desk: Desk) -> Cases:
 
 async def _list(desk: Desk, options: Namespace) -> Report:
     cases, kind = _cases_of(desk), Kind(options.kind)
+    if options.open and options.before:
+        # They are in the order of their due times, and each decision makes room for the next one.
+        message = "--before continues a list of all cases, and not the list of --open."
+        raise MarketError(Code.INVALID_FIELD, message, field="before")
     if options.open:
-        rows = await cases.first_due(desk.author, kind, limit=options.limit)
+        rows = await cases.first_due(
+            desk.author, kind, user=options.user or "", limit=options.limit
+        )
     else:
         rows = await cases.listed(
             desk.author,

@@ -193,6 +193,8 @@ async def test_an_open_appeal_is_listed_counted_and_overdue_until_its_decision(
     for left in ([late.id, later.id], [later.id], []):
         found = await cases.first_due(ROOT, Kind.APPEAL, limit=5)
         assert [each.case.id for each in found] == left
+        of_worker = await cases.first_due(ROOT, Kind.APPEAL, user=worker, limit=5)
+        assert [each.case.id for each in of_worker] == [each for each in left if each == later.id]
         assert (await alerts.look([])).work.appeals == len(left)
         if left:
             await decide(market, Kind.APPEAL, left[0], UPHELD, SECOND)

@@ -64,6 +64,14 @@ def test_a_case_that_is_not_there_is_refused(run: Run, ada: None) -> None:
     refused(run(["case", "list", "sample", "--user", "ada"]), "no list by user", code=2)
 
 
+def test_open_appeals_are_of_a_known_user_and_are_continued_by_nothing(run: Run, ada: None) -> None:
+    open_ones = ["case", "list", "appeal", "--open"]
+    assert answer(run, [*open_ones, "--user", "ada"])["cases"] == []
+    refused(run([*open_ones, "--user", "nobody"]), "No user has the identifier")
+    before = ["--before", "01890000-0000-7000-8000-000000000000"]
+    refused(run([*open_ones, *before]), "not the list of --open", code=2)
+
+
 @cases("words", [["list", "other"], ["void", "canary", "f"], ["show", "canary"]])
 def test_a_wrong_call_is_misused(run: Run, ada: None, words: list[str]) -> None:
     misused(run(["case", *words]), "")
