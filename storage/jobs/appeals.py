@@ -83,7 +83,7 @@ async def page(tx: Transaction, *, user_id: str, before: str, limit: int) -> lis
 
 
 async def first_due(tx: Transaction, *, user_id: str = "", limit: int) -> list[AppealRow]:
-    """Return the appeals without a decision, of a user or of all ("") users, the first due first."""
+    """Return the appeals without a decision, of a user or of all (""), the first due first."""
     of_user = "a.user_id = :user_id AND " if user_id else ""
     return await tx.all(
         AppealRow,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from market.events.context import Context
 from market.jobs.appeals import Claim, claim_of
 from market.money.money import as_decimal
-from market.staff.base.acts import APPROVAL, JOB, Changes
+from market.staff.base.acts import APPROVAL, CASE, JOB, Changes
 from market.staff.base.columns import author_of
 from market.staff.base.roles import Action
 from market.staff.cases.base import (
@@ -55,7 +55,7 @@ class Appeals(CaseKind):
         return await _cases(tx, await queries.first_due(tx, user_id=user_id, limit=limit))
 
     async def evidence(self, tx: Transaction, case: Case) -> Evidence:
-        """Return the objection, and the first decision with its authors and their reasons."""
+        """Return the objection, and both decisions with their authors and their reasons."""
         row = await queries.find(tx, case.id)
         assert row is not None  # noqa: S101 - no appeal is deleted
         rows = await review_queries.of_job(tx, row.job_id)
@@ -66,6 +66,7 @@ class Appeals(CaseKind):
             Fact("the appellant says", row.reason),
             Fact(f"claimed {claim.currency}", as_decimal(claim.most)),
             Fact(f"awarded {claim.currency}", as_decimal(claim.awarded)),
+            Fact(f"paid for the appeal {claim.currency}", as_decimal(row.given)),
             Fact("other appeals", len(await queries.of_job(tx, row.job_id)) - 1),
         ]
         past = [
@@ -77,7 +78,8 @@ class Appeals(CaseKind):
             )
             if at is not None
         ]
-        past += await _first_decisions(tx, row.job_id)
+        past += await _decisions(tx, JOB, row.job_id, Action.JOB_DECIDE, "")
+        past += await _decisions(tx, CASE, row.id, Action.CASE_DECIDE, " about the appeal")
         return Evidence(facts, sorted(past, key=lambda each: each.at)[-HISTORY_MAX:])
 
     async def parties(self, tx: Transaction, case: Case, /) -> Parties:
@@ -113,19 +115,22 @@ def _returned(row: ReviewRow) -> str:
     return f"{as_decimal(row.refunded)} {row.currency} to the buyer" if row.refunded else ""
 
 
-async def _first_decisions(tx: Transaction, job_id: str) -> list[PastEvent]:
-    """Return the acts that decided a dispute: each with its author and reason."""
-    acts = await log.of_subject(tx, JOB, job_id, action=Action.JOB_DECIDE, limit=HISTORY_MAX)
+async def _decisions(
+    tx: Transaction, subject: str, subject_id: str, action: Action, about: str
+) -> list[PastEvent]:
+    """Return the acts that decided about a subject: each with its author and reason."""
+    acts = await log.of_subject(tx, subject, subject_id, action=action, limit=HISTORY_MAX)
     found = []
     for act in acts:
         changes = json.loads(act.changes)
         if "repeated" in changes:
             continue
         approval_id = changes.get("approval", (None, None))[1]
-        found.append(_judged(act, "decision" if approval_id is None else "request to decide"))
+        what = "decision" if approval_id is None else "request to decide"
+        found.append(_judged(act, f"{what}{about}"))
         if approval_id is not None:
             ended = await log.of_subject(tx, APPROVAL, approval_id, limit=1)
-            found += [_judged(each, _ENDINGS[Action(each.action)]) for each in ended]
+            found += [_judged(each, f"{_ENDINGS[Action(each.action)]}{about}") for each in ended]
     return found
 
 

@@ -3,14 +3,14 @@
 import pytest
 from support.database.plans import watched
 from support.market.books import available, balance, payable, refusal
-from support.market.cases import cases_of, decide, letters_about, verify
+from support.market.cases import WHY, cases_of, decide, letters_about, verify
 from support.market.events import said
 from support.market.market import Market
 from support.market.staff import ROOT, acting, member
 from support.market.staff_money import ASKER, CREDIT, LIMITS, NOTHING, SECOND, corrected
 
 from market.base.errors import Code
-from market.money.money import MICRO
+from market.money.money import MICRO, as_decimal
 from market.staff.audit import audit_all
 from market.staff.base.roles import Author, Machine, Role
 from market.staff.cases.base import HISTORY_MAX, Decision, Kind
@@ -26,6 +26,7 @@ from tests.market.staff.money.test_judging import disputed
 
 UPHELD, VOIDED = Decision.UPHELD, Decision.VOIDED
 THIRD = Machine("third")
+SECOND_NAME = f"{SECOND.unix_user}@machine"
 
 
 async def judged(
@@ -66,6 +67,11 @@ async def test_the_house_pays_the_difference(
     for state in (State.DONE, State.DONE_BEFORE):
         done = await decide(market, Kind.APPEAL, appeal.id, VOIDED, SECOND, percent=percent)
         assert (done.state, done.amount) == (state, given)
+    shown = await cases_of(market).shown(SECOND, Kind.APPEAL, appeal.id)
+    paid = {each.name: each.value for each in shown.evidence.facts}["paid for the appeal credit"]
+    assert paid == as_decimal(given)
+    [last] = shown.evidence.history[3:]
+    assert (last.what, last.detail) == (f"decision about the appeal by {SECOND_NAME}", WHY)
     now = [await available(market, each, CREDIT) for each in (side, other)]
     assert now == [had[0] + given, had[1]]
     # A worker has earned the amount; a buyer gets money back that is not earned.
@@ -130,6 +136,11 @@ async def test_the_first_judges_and_both_sides_judge_no_appeal(market: Market) -
     again = approve(market.context, ASKER, asked.id, posters=posters)
     assert await refusal(again) is Code.NOT_PERMITTED
     await approve(market.context, THIRD, asked.id, posters=posters)
+    shown = await cases_of(market).shown(THIRD, Kind.APPEAL, appeal.id)
+    assert [(each.what, each.detail) for each in shown.evidence.history[-2:]] == [
+        (f"request to decide about the appeal by {SECOND_NAME}", WHY),
+        (f"approval about the appeal by {THIRD.unix_user}@machine", ""),
+    ]
     assert await available(market, buyer, CREDIT) == 10 * MICRO
     assert (await audit_all(market.store)).passed
 
