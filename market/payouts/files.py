@@ -41,7 +41,6 @@ FORMULA = "=+-@\t\r\n"
 _FORMULA_PART = re.compile(rf"(?:^|(?<=[;,\t\r\n]))(?= *[{re.escape(FORMULA)}])")
 FILE_MAX_BYTES = 4 * 1024 * 1024
 LINES_MAX = 10_000
-CELL_MAX_CHARACTERS = 1_000
 # The characters of SEPA (EPC217-08).
 _SEPA = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/-?:().,'+ ")
 _CENT = Decimal("0.01")
@@ -214,8 +213,9 @@ def read_outcomes(content: bytes) -> list[Line]:
             line = _line(reader.line_num, row)
             if line is not None:
                 lines.append(line)
-    except csv.Error as error:
-        raise _invalid(f"Line {reader.line_num}: {error}.") from error
+    except csv.Error as error:  # the limit of a cell: the only error of a lenient reader here
+        number, most = reader.reader.line_num, csv.field_size_limit()
+        raise _invalid(f"Line {number}: a cell has more than {most} characters.") from error
     return lines
 
 

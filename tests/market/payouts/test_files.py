@@ -185,6 +185,12 @@ def test_a_reason_of_a_payout_that_arrived_is_refused_with_its_line() -> None:
         read_outcomes(table(f"{ID},1.00,failed,returned", f"{ID},1.00,paid,returned"))
 
 
+def test_a_cell_that_is_too_large_is_refused_with_its_line() -> None:
+    words = r"Line 3: a cell has more than 131072 characters\."
+    with pytest.raises(MarketError, match=words):
+        read_outcomes(table(f"{ID},1.00,paid,", "x" * 200_000 + ",1.00,paid,"))
+
+
 def test_a_file_without_a_needed_column_is_refused_with_their_names() -> None:
     with pytest.raises(MarketError, match="at least amount_usd, outcome, payout_id"):
         read_outcomes(b"payout_id,amount_usd,outcom\n")
