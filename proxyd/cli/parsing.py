@@ -107,6 +107,14 @@ def signed_amount(text: str) -> int:
     return sign * amount(text[1:] if text[:1] in ("+", "-") else text)
 
 
+def rate(text: str) -> int:
+    """Return a rate of exchange above 0, in millionths."""
+    millionths = amount(text)
+    if not millionths:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rate: a number above 0")
+    return millionths
+
+
 def count(text: str) -> int:
     """Return a number from 1."""
     return _whole_number(text, NUMBER_MAX, "a number from 1")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.base.cases import cases
 from support.base.clock import Clock
 from support.market.market import SECRET, Market
 from support.market.payouts import plain_payout
@@ -23,6 +24,7 @@ from tests.proxyd.cli.test_commands import (  # noqa: F401 - fixtures
     database,
     database_of_ada,
     environment,
+    misused,
     refused,
     rows,
     run,
@@ -118,6 +120,14 @@ def test_refusals_are_one_line_and_move_nothing(
     debtor = {"PROXYD_PAYOUTS__DEBTOR_NAME": "Proxyd", "PROXYD_PAYOUTS__DEBTOR_IBAN": "DE8937"}
     assert run([*pain, "--eur-rate", "0.92"], **debtor).returncode == 0
     assert 'Ccy="EUR">9.20<' in (tmp_path / "x").read_text()
+
+
+@cases("rate", ["0", "0.000000", "-1", "x", ""])
+def test_a_rate_is_above_zero(run: Run, ada: None, tmp_path: Path, rate: str) -> None:
+    file = tmp_path / "x"
+    done = run(["payouts", "export", str(file), "--format", "pain001", f"--eur-rate={rate}"])
+    misused(done, "--eur-rate")
+    assert not file.exists()
 
 
 def test_a_check_of_an_identity_is_recorded_and_removed(run: Run, ada: None) -> None:
