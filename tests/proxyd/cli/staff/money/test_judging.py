@@ -59,6 +59,8 @@ def test_a_dispute_is_shown_with_its_log_and_decided_in_part(run: Run, job: str)
     assert "stderr of attempt 1: none" in words
     of_stream = answer(run, ["jobs", "show", job, "--stream", "stderr"])["logs"]
     assert of_stream == [{"attempt": 1, "stderr": []}]
+    assert answer(run, ["jobs", "show", job, "--attempt", "1", "--stream", "stderr"])["logs"]
+    refused(run(["jobs", "show", job, "--attempt", "2"]), "no attempt 2: its attempts are 1")
     waits = run(["jobs", "split", job, "40", *BECAUSE], PROXYD_STAFF__APPROVAL_CREDITS="1")
     assert (waits.returncode, waits.stdout.startswith("waits: approval ")) == (3, True)
     [request] = answer(run, ["approvals"])["approvals"]
@@ -73,7 +75,7 @@ def test_a_dispute_is_shown_with_its_log_and_decided_in_part(run: Run, job: str)
     refused(run(["jobs", "reverse", job, *BECAUSE]), "a decision is final")
     assert run(["ledger", "audit"]).returncode == 0
     acts = [each["action"] for each in answer(run, ["log", "--action", "job.view"])["log"]]
-    assert len(acts) == 3
+    assert len(acts) == 5
 
 
 @cases("percent", ["0", "100", "x", "-1", "1.5", ""])
