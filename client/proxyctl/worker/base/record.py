@@ -144,7 +144,7 @@ def load(path: Path) -> Consent:
     """
     stored = files.read(path)
     if stored is None:
-        raise ConsentError(f"no user of this device has agreed to lend anything yet; {AGREE}")
+        raise ConsentError(no_consent(path))
     if not files.is_private(path):
         raise ConsentError(
             f"others on this machine can read {path}, which holds a token; run: chmod 600 {path}"
@@ -157,6 +157,11 @@ def load(path: Path) -> Consent:
     except ConsentError as error:
         raise ConsentError(f"{path}: {error}") from None
     return Consent(**texts, **parts, terms=str(stored.get("terms") or ""))  # type: ignore[arg-type]
+
+
+def no_consent(path: Path) -> str:
+    """Return the words for a missing file: nobody has agreed, or the folder is another one."""
+    return f"no user has agreed to lend anything yet: {path} is missing; {AGREE}"
 
 
 def save(path: Path, consent: Consent) -> None:

@@ -146,7 +146,7 @@ def _check(arguments: argparse.Namespace) -> int:
     path = arguments.folder / names.CONSENT
     consent = record.load(path) if files.read(path) is not None else None
     if consent is None:
-        _show(f"no user of this device has agreed to lend anything yet; {record.AGREE}\n")
+        _show(f"{record.no_consent(path)}\n")
     findings = checks.everything(consent, arguments.folder)
     for part, each in findings:
         _show(checks.line_of(part, each))

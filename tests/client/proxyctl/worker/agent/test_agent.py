@@ -548,7 +548,8 @@ def test_without_consent_nothing_runs(agent: WorkerAgent) -> None:
     (agent.folder / names.CONSENT).unlink()
     done = agent.command("run")
     assert done.returncode == 2
-    assert "no user of this device has agreed" in done.stderr
+    assert "no user has agreed to lend anything yet" in done.stderr
+    assert str(agent.folder / names.CONSENT) in done.stderr, "the folder may be a wrong one"
 
 
 def test_the_daemon_gets_the_devices_report(agent: WorkerAgent, market: WorkerMarket) -> None:

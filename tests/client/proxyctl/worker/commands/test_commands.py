@@ -207,7 +207,8 @@ def test_anything_but_yes_is_no(agent: WorkerAgent) -> None:
 
 def test_check_names_missing_parts_and_their_remedy(agent: WorkerAgent) -> None:
     before = agent.command("check").stdout
-    assert "no user of this device has agreed" in before
+    assert "no user has agreed to lend anything yet" in before
+    assert str(agent.folder / names.CONSENT) in before
     assert "device/disk" in before
     setup(agent, "--executor", "bwrap")  # the next check tries no other one
     agent.market.is_revoked = True
