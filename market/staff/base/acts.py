@@ -102,8 +102,8 @@ def checked_text(text: str, name: str, most: int, *, field: str = "") -> str:
     return text
 
 
-def require_name(text: str) -> None:
-    """Check that a text can be a name, an e-mail address or an identifier.
+def require_name(text: str, what: str = "A name") -> None:
+    """Check that a text can be a name, an e-mail address or an identifier; `what` is its name.
 
     Raises:
         MarketError: `invalid_field`.
@@ -111,7 +111,7 @@ def require_name(text: str) -> None:
     if not (1 <= len(text) <= NAME_MAX_CHARACTERS and text.isprintable()):
         raise MarketError(
             Code.INVALID_FIELD,
-            f"A name has 1 to {NAME_MAX_CHARACTERS} characters that can be shown.",
+            f"{what} has 1 to {NAME_MAX_CHARACTERS} characters that can be shown.",
         )
 
 

@@ -60,7 +60,7 @@ async def who(context: Context, author: Author, text: str) -> list[Found]:
         MarketError: `invalid_field`, `not_permitted`.
     """
     text = text.strip()
-    require_name(text)
+    require_name(text, "A text to search for")
     shape = _shape(text)
     if shape.action is Action.SEARCH:
         return await context.store.read(_search, author, shape, context.now())

@@ -232,8 +232,8 @@ def test_hostile_names_of_users_do_nothing_to_a_terminal(
 @cases(
     ("arguments", "words"),
     [
-        (["who", ""], "1 to 254"),
-        (["who", "x" * 300], "1 to 254"),
+        (["who", ""], "A text to search for has 1 to 254"),
+        (["who", "x" * 300], "A text to search for has 1 to 254"),
         (["who", "a\nb"], "1 to 254"),
         (["user", "show", ""], "1 to 254"),
         (["user", "note", EMAIL, ""], "1 to 2000"),
