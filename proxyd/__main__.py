@@ -15,6 +15,7 @@ from proxyd.cli.staff import parsers as staff
 from proxyd.cli.staff.abuse import abuse_parsers
 from proxyd.cli.staff.cases import case_parsers
 from proxyd.cli.staff.money import money_parsers, paying_parsers
+from proxyd.cli.staff.parsers import finish_command
 from proxyd.cli.staff.site import site_parsers
 from proxyd.compiled import finder
 
@@ -93,7 +94,7 @@ def _add_exits(topic: argparse.ArgumentParser) -> None:
         "--owner", action="store_true", help="include all exits of the same owner"
     )
     finish(clawback, "exits clawback")
-    finish(exits.add_parser("list", help="the exits that are barred"), "exits list")
+    finish_command(exits.add_parser("list", help="the exits that are barred"), "exits list")
     show = exits.add_parser("show", help="history and findings of an exit")
     show.add_argument(
         "device", type=text, metavar="DEVICE", help="the identifier of its worker token"
@@ -105,7 +106,8 @@ def _add_exits(topic: argparse.ArgumentParser) -> None:
 def _add_jobs(topic: argparse.ArgumentParser) -> None:
     """Add the commands about jobs."""
     jobs = commands_of(topic)
-    finish(jobs.add_parser("disputes", help="the disputes that wait for you"), "jobs disputes")
+    disputes = jobs.add_parser("disputes", help="the disputes that wait for you")
+    finish_command(disputes, "jobs disputes")
     money_parsers.add_jobs(jobs)
     staff.add_jobs(jobs)
 

@@ -1,5 +1,7 @@
 """Bookkeeping by the operator, also beside a running daemon: accounts, deposits, the audit."""
 
+import json
+
 from config.settings import Settings
 from market.accounts import accounts
 from market.accounts.passwords import Passwords
@@ -24,6 +26,7 @@ from storage.accounts.users import UserRow
 from storage.engines.errors import StoreError
 from storage.engines.place import place
 from storage.engines.store import Store, Transaction
+from storage.jobs.reviews import ReviewRow
 from storage.site.alerts import note_upkeep
 
 Amounts = dict[Currency, int]
@@ -97,14 +100,24 @@ async def claw_back_exit(
     )
 
 
-async def list_exits(settings: Settings) -> str:
-    """Return the exits that are barred, in words.
+async def list_exits(settings: Settings, *, as_json: bool) -> str:
+    """Return the exits that are barred, in words or as JSON.
 
     Raises:
         StoreError: the database cannot be used.
     """
     async with opened(settings) as store:
         rows = await exit_canaries.barred(context_of(store))
+    if as_json:
+        exits = [
+            {
+                "device": row.device_id,
+                "barred": moment(row.barred_at),
+                "finding": row.barred_for or None,
+            }
+            for row in rows
+        ]
+        return json.dumps({"exits": exits})
     lines = [
         f"{row.device_id}  {moment(row.barred_at)}  {row.barred_for or 'by the operator'}"
         for row in rows
@@ -132,14 +145,16 @@ async def show_exit(settings: Settings, *, device_id: str) -> str:
     return "\n".join(lines)
 
 
-async def list_disputes(settings: Settings) -> str:
-    """Return the jobs whose buyers dispute the result, in words.
+async def list_disputes(settings: Settings, *, as_json: bool) -> str:
+    """Return the jobs whose buyers dispute the result, in words or as JSON.
 
     Raises:
         StoreError: the database cannot be used.
     """
     async with opened(settings) as store:
         rows = await reviews.disputes(context_of(store))
+    if as_json:
+        return json.dumps({"disputes": [_dispute(row) for row in rows]})
     lines = []
     for row in rows:
         price = f"{as_decimal(row.price)} {row.currency}"
@@ -147,6 +162,18 @@ async def list_disputes(settings: Settings) -> str:
         lines.append(f"{row.job_id}  {since}  {price}, by {row.user_id} for {row.buyer_id}:")
         lines += [f"    {printable(line)}" for line in (row.reason or "").splitlines()]
     return "\n".join(lines) or "nobody disputes a result"
+
+
+def _dispute(row: ReviewRow) -> dict[str, str | None]:
+    return {
+        "job": row.job_id,
+        "disputed": moment(row.disputed_at or row.created_at),
+        "price": as_decimal(row.price),
+        "currency": row.currency,
+        "buyer": row.buyer_id,
+        "worker": row.user_id,
+        "reason": row.reason,
+    }
 
 
 async def audit(settings: Settings) -> tuple[bool, str]:

@@ -183,10 +183,10 @@ def _claw_back(settings: Settings, options: Namespace) -> int:
     return _answer(work)
 
 
-def _list_exits(settings: Settings, _options: Namespace) -> int:
+def _list_exits(settings: Settings, options: Namespace) -> int:
     from proxyd.cli import bookkeeping
 
-    return _answer(bookkeeping.list_exits(settings))
+    return _answer(bookkeeping.list_exits(settings, as_json=options.json))
 
 
 def _show_exit(settings: Settings, options: Namespace) -> int:
@@ -195,10 +195,10 @@ def _show_exit(settings: Settings, options: Namespace) -> int:
     return _answer(bookkeeping.show_exit(settings, device_id=options.device))
 
 
-def _list_disputes(settings: Settings, _options: Namespace) -> int:
+def _list_disputes(settings: Settings, options: Namespace) -> int:
     from proxyd.cli import bookkeeping
 
-    return _answer(bookkeeping.list_disputes(settings))
+    return _answer(bookkeeping.list_disputes(settings, as_json=options.json))
 
 
 def _audit(settings: Settings, _options: Namespace) -> int:

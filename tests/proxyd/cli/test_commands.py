@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import logging
 import os
 import re
@@ -552,6 +553,8 @@ def test_an_exit_is_clawed_back_once(run: Run, ada: None, database: Path) -> Non
     misused(run([*CLAWBACK, "d"]), "--reason")
 
     assert run(["exits", "list"]).stdout.startswith("d  ")
+    [barred] = json.loads(run(["exits", "list", "--json"]).stdout)["exits"]
+    assert (barred["device"], barred["finding"]) == ("d", None)
     shown = run(["exits", "show", "d"]).stdout
     assert shown.splitlines()[0].startswith(f"d of {ada_id}, unknown country: barred since ")
     assert shown.count("barred injects") == 2
@@ -583,6 +586,9 @@ def test_a_dispute_is_decided_once(
     first, *reason, _, _, _ = run(["jobs", "disputes"]).stdout.splitlines()
     assert first == f"{upheld}  2027-01-15T08:00:00+00:00  10.00 credit, by {user} for {user}:"
     assert reason == ["    an empty file,", r"    and\x1b[2J"]
+    dispute, _ = json.loads(run(["jobs", "disputes", "--json"]).stdout)["disputes"]
+    assert (dispute["job"], dispute["price"], dispute["buyer"]) == (upheld, "10.00", user)
+    assert dispute["reason"] == "an empty file,\nand\x1b[2J"
     for _ in range(2):
         assert (
             run(["jobs", "uphold", upheld, *JUDGED]).stdout
