@@ -160,7 +160,7 @@ def load(path: Path) -> Consent:
 
 
 def no_consent(path: Path) -> str:
-    """Return the words for a missing file: nobody has agreed, or the folder is another one."""
+    """Return the words for a missing file: no owner has agreed, or the folder is a wrong one."""
     return f"no user has agreed to lend anything yet: {path} is missing; {AGREE}"
 
 
