@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.settings import (
+    AccessLogSettings,
     AuthSettings,
     ClusterSettings,
     ExitSettings,
@@ -51,7 +52,8 @@ CHECKS = CheckTimes(exit_payout_seconds=5.0, exit_advance_seconds=3.0)
 RESTART_SECONDS = 0.5
 # The API waits this long for requests in progress.
 REQUESTS_SECONDS = 5.0
-FOLDER = Path("/nonexistent/simulated")
+# Not even root can make a file there: nothing of a run without files is written.
+FOLDER = Path("/proc/simulated")
 # Of a run without files.
 NO_FILES = WorkSettings(folder=str(FOLDER))
 
@@ -69,6 +71,7 @@ def settings_of(
     account = "" if sample_credits is None else samples.ACCOUNT
     url = "postgresql://simulated/proxyd" if mode.is_remote else f"sqlite:///{FOLDER}/proxyd.db"
     return Settings(
+        access_log=AccessLogSettings(target="none"),  # hashes need a key, which is a file
         # Passwords take microseconds.
         auth=AuthSettings(argon2_time_cost=1, argon2_memory_kib=64),
         jobs=JobSettings(

@@ -100,5 +100,6 @@ FAILED: dict[int, str] = {
 FAILED_OF: dict[tuple[int, str], str] = {
     (27, "files"): "the log of a job whose dispute nobody had decided was called left over",
     (605, "hooks"): "a delivery was attempted again without a pause, listed before its failure",
+    (59, "staff"): "a question about records made the key of the access log on the real disk",
     (1796011149000883, "money"): "a charge of a card was on its way while days passed at once",
 }
