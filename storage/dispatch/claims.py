@@ -165,7 +165,7 @@ async def waiting(tx: Transaction, job_ids: Sequence[str]) -> list[WaitingRow]:
         f"""
         SELECT j.id, j.user_id, j.job_type, j.price_credit, j.duration_hrs, j.created_at,
             j.attempts, s.payload, s.secrets, s.resources, s.min_reputation
-        {_WAITING} AND j.id {tx.among(tx.texts("asked"))}
+        {_WAITING} AND j.id {tx.among("asked")}
         """,
         asked=json.dumps(job_ids),
     )
@@ -178,7 +178,7 @@ async def excluded(tx: Transaction, job_ids: Sequence[str], *, now: int) -> list
         f"""
         SELECT a.job_id, d.user_id, MIN(CASE WHEN a.again_at > :now THEN a.again_at END)
         FROM job_attempts AS a JOIN devices AS d ON d.id = a.device_id
-        WHERE a.job_id {tx.among(tx.texts("asked"))}
+        WHERE a.job_id {tx.among("asked")}
         GROUP BY a.job_id, d.user_id
         HAVING SUM({CHANCES_OF_ATTEMPT}) >= {CHANCES}
         """,
@@ -191,7 +191,7 @@ async def loads(tx: Transaction, device_ids: Sequence[str], *, proven_jobs: int)
     """Return the loads of devices, and whether they are proven; revoked ones are left out."""
     # The devices are counted together: for a separate count of each, PostgreSQL may read every
     # running job. To statistics from before the jobs began, that costs no more than an index.
-    asked = tx.among(tx.texts("asked"))
+    asked = tx.among("asked")
     return await tx.all(
         LoadRow,
         f"""
@@ -236,7 +236,7 @@ async def running_of_owners(tx: Transaction, owner_ids: Sequence[str]) -> dict[s
         f"""
         SELECT d.user_id, COUNT(*)
         FROM devices AS d JOIN jobs AS j ON j.device_id = d.id AND j.status = 'running'
-        WHERE d.user_id {tx.among(tx.texts("asked"))} AND d.revoked_at IS NULL
+        WHERE d.user_id {tx.among("asked")} AND d.revoked_at IS NULL
         GROUP BY d.user_id
         """,
         asked=json.dumps(owner_ids),
@@ -303,7 +303,7 @@ async def _still_waiting(tx: Transaction, pairs: Sequence[PairRow]) -> list[Give
 
     read = await tx.all(
         row,
-        f"SELECT j.status, {_GIVEN} WHERE j.id {tx.among(tx.texts('asked'))}",
+        f"SELECT j.status, {_GIVEN} WHERE j.id {tx.among('asked')}",
         asked=json.dumps([pair.job_id for pair in pairs]),
     )
     return [each for each in read if each is not None]
@@ -313,7 +313,7 @@ async def given(tx: Transaction, job_ids: Sequence[str]) -> list[GivenRow]:
     """Return the description of jobs for the devices that run them, as the caller has checked."""
     return await tx.all(
         GivenRow,
-        f"SELECT {_GIVEN} WHERE j.id {tx.among(tx.texts('asked'))}",
+        f"SELECT {_GIVEN} WHERE j.id {tx.among('asked')}",
         asked=json.dumps(job_ids),
     )
 
@@ -324,7 +324,7 @@ async def offered(tx: Transaction, job_ids: Sequence[str]) -> list[OfferedRow]:
         OfferedRow,
         f"""
         SELECT j.id, j.title, j.job_type, j.price_credit, j.duration_hrs, s.resources
-        {_WAITING} AND j.id {tx.among(tx.texts("asked"))}
+        {_WAITING} AND j.id {tx.among("asked")}
         """,
         asked=json.dumps(job_ids),
     )

@@ -444,11 +444,8 @@ class _Transaction:
         types = ", ".join(f"{column} {kind}" for column, kind in columns.items())
         return f"jsonb_to_recordset(CAST(:{name} AS jsonb)) AS {name} ({types})"
 
-    def texts(self, name: str) -> str:
-        return f"SELECT jsonb_array_elements_text(CAST(:{name} AS jsonb))"
-
-    def among(self, query: str) -> str:
-        return f"= ANY (ARRAY({query}))"
+    def among(self, name: str) -> str:
+        return f"= ANY (ARRAY(SELECT jsonb_array_elements_text(CAST(:{name} AS jsonb))))"
 
     async def notify(self, *texts: str) -> None:
         with _translating(self._connection):

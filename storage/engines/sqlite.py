@@ -353,11 +353,8 @@ class _Transaction:
         values = ", ".join(f"json_extract(value, '$.{column}') AS {column}" for column in columns)
         return f"(SELECT {values} FROM json_each(:{name})) AS {name}"
 
-    def texts(self, name: str) -> str:
-        return f"SELECT value FROM json_each(:{name})"
-
-    def among(self, query: str) -> str:
-        return f"IN ({query})"
+    def among(self, name: str) -> str:
+        return f"IN (SELECT value FROM json_each(:{name}))"
 
     async def notify(self, *texts: str) -> None:
         """Keep the notices until the commit. Then they are sent to the other processes.

@@ -50,18 +50,14 @@ class Transaction(Protocol):
             columns: the SQL type of each column.
         """
 
-    def texts(self, name: str) -> str:
-        """Return SQL for a query of the texts that come with the statement.
+    def among(self, name: str) -> str:
+        """Return the SQL after a column that compares it with the texts of a value.
+
+        PostgreSQL expects few texts, and looks each up by an index; of a joined `table` it expects
+        a hundred rows, and may read all rows of the other table instead.
 
         Args:
-            name: the name of the value that holds them: a JSON array.
-        """
-
-    def among(self, query: str) -> str:
-        """Return SQL for the condition behind a column that a query returns its value.
-
-        The query runs once. PostgreSQL expects few rows from it, and looks each up by an index; of
-        a joined `table` it expects a hundred, and may read all rows of the other table instead.
+            name: the name of the value with the texts: a JSON array.
         """
 
     async def notify(self, *texts: str) -> None:
