@@ -14,6 +14,7 @@ from market.base.states import ReviewStatus
 from market.erasure import erasing
 from market.files.evidence import APPEAL_SECONDS
 from market.jobs.appeals import DUE_SECONDS
+from storage.devices.devices import DeviceRow
 from storage.engines.store import Transaction
 from storage.files.evidence import is_evidence
 
@@ -22,11 +23,20 @@ UPHELD, REVERSED = ReviewStatus.UPHELD, ReviewStatus.REVERSED
 
 async def decided(market: Market, buyer: str, worker: str, state: ReviewStatus) -> str:
     """Have a job done for 10 credits, disputed, and decided."""
+    job_id, _ = await decided_on_device(market, buyer, worker, state)
+    return job_id
+
+
+async def decided_on_device(
+    market: Market, buyer: str, worker: str, state: ReviewStatus
+) -> tuple[str, DeviceRow]:
+    """Have a job decided as `decided` does. Return it with its device."""
     job_id = await specified(market, buyer)
-    await market.jobs.complete(await on(market, job_id, worker), job_id, "the result")
+    device = await on(market, job_id, worker)
+    await market.jobs.complete(device, job_id, "the result")
     await market.reviews.dispute(buyer, job_id, "an empty file")
     await decide_review(market.context, job_id, state)
-    return job_id
+    return job_id, device
 
 
 @pytest.mark.both_engines
@@ -68,11 +78,7 @@ async def test_a_worker_appeals_against_a_reversal(market: Market) -> None:
 
 async def test_a_device_appeals_about_its_own_work_alone(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
-    job_id = await specified(market, buyer)
-    device = await on(market, job_id, worker)
-    await market.jobs.complete(device, job_id, "the result")
-    await market.reviews.dispute(buyer, job_id, "an empty file")
-    await decide_review(market.context, job_id, REVERSED)
+    job_id, device = await decided_on_device(market, buyer, worker, REVERSED)
     for owner in (worker, await market.person()):
         other = await device_of(market, owner)
         appealed = market.appeals.appeal_of_device(other, job_id, "x")
@@ -84,11 +90,7 @@ async def test_a_device_appeals_about_its_own_work_alone(market: Market) -> None
 @pytest.mark.both_engines
 async def test_no_appeal_of_an_erased_user_is_kept(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
-    job_id = await specified(market, buyer)
-    device = await on(market, job_id, worker)
-    await market.jobs.complete(device, job_id, "the result")
-    await market.reviews.dispute(buyer, job_id, "an empty file")
-    await decide_review(market.context, job_id, REVERSED)
+    job_id, device = await decided_on_device(market, buyer, worker, REVERSED)
     await market.store.write(erasing.erase, market.context, tools(market), worker, waives=False)
     # Another daemon may not know yet that the token was revoked, and the login ended.
     for appealed in (
@@ -103,11 +105,7 @@ async def test_no_appeal_of_an_erased_user_is_kept(market: Market) -> None:
 async def test_a_device_uses_up_no_appeal_of_a_buyer(market: Market, is_own_device: bool) -> None:
     buyer = await market.person(credit="10")
     worker = buyer if is_own_device else await market.person()
-    job_id = await specified(market, buyer)
-    device = await on(market, job_id, worker)
-    await market.jobs.complete(device, job_id, "the result")
-    await market.reviews.dispute(buyer, job_id, "an empty file")
-    await decide_review(market.context, job_id, UPHELD)
+    job_id, device = await decided_on_device(market, buyer, worker, UPHELD)
     of_buyer = device if is_own_device else await device_of(market, buyer)
     refused = market.appeals.appeal_of_device(of_buyer, job_id, "nothing")
     assert await refusal(refused) is Code.JOB_NOT_FOUND
