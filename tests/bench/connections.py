@@ -115,4 +115,4 @@ def turn(
 
 def of(measure_name: str, at_once: int) -> str:
     """Return the name of a measure for a number of simultaneous connections."""
-    return measure_name if at_once == AT_ONCE else f"{measure_name}, {at_once} at once"
+    return measure_name if at_once == AT_ONCE else f"{measure_name}, {at_once} clients"

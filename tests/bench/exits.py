@@ -122,7 +122,7 @@ def _bounds(part: Part) -> list[Bound]:
     bounds = [
         Bound("connections/s of direct", samples.ratio(RATE, EXIT, PROXYD), 0.5),
         Bound(
-            f"connections/s of direct, {MANY} at once",
+            f"connections/s of direct, {MANY} clients",
             samples.ratio(connections.of(RATE, MANY), EXIT, PROXYD),
             0.6,
         ),
