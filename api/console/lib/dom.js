@@ -20,16 +20,28 @@ export function replace(node, ...children) {
   return node;
 }
 
-// Sets the children of a node and touches only changed ones: selected, focused or unfolded parts in it stay so.
+// Sets the children of a node and touches only changed ones: selected, focused or unfolded parts in it stay so. A button
+// that stays is the same one when its neighbours come and go: a click whose press has begun is not lost.
 export function update(node, ...children) {
   const next = flat(children).map((child) => (child instanceof Node ? child : document.createTextNode(child)));
   const before = [...node.childNodes];
   next.forEach((child, at) => {
-    if (!before[at]) node.append(child);
-    else if (!grown(before[at], child)) before[at].replaceWith(child);
+    for (const gone of before.splice(0, passed(before, child))) gone.remove();
+    const old = before[0];
+    if (!old) node.append(child);
+    else if (isPressed(old) && next.slice(at).findIndex((each) => each.isEqualNode(old)) > 0) old.before(child);
+    else if (!grown(before.shift(), child)) old.replaceWith(child);
   });
-  for (const gone of before.slice(next.length)) gone.remove();
+  for (const gone of before) gone.remove();
   return node;
+}
+
+const isPressed = (node) => node instanceof Element && node.matches(PRESSED);
+
+// The number of buttons before the child that equals `child`; 0 if there is none.
+function passed(before, child) {
+  const at = before.findIndex((each) => !isPressed(each) || each.isEqualNode(child));
+  return at > 0 && before[at].isEqualNode(child) ? at : 0;
 }
 
 // Makes a node equal to another one, where it may stay; buttons and inputs do not, since their handlers know the data
@@ -41,7 +53,7 @@ function grown(node, next) {
     node.data = next.data;
     return true;
   }
-  if (node.matches(PRESSED)) return false;
+  if (isPressed(node)) return false;
   for (const { name } of [...node.attributes]) if (!next.hasAttribute(name) && name !== "open") node.removeAttribute(name);
   for (const { name, value } of next.attributes) {
     if (name === "style") node.style.cssText = next.style.cssText;

@@ -16,7 +16,7 @@ const KINDS = { on: "good", off: "info", paused: "warn", disabled: "bad" };
 // The part of the wallet about the top-up; `refresh()` shows it anew. Nothing is shown where it is not offered.
 export class Topping {
   constructor({ signal }) {
-    Object.assign(this, { signal, turn: 0 });
+    Object.assign(this, { signal, turn: 0, card: null });
     this.state = live(el("div"));
     this.form = place();
     this.acts = el("div", { class: "actions" });
@@ -34,13 +34,14 @@ export class Topping {
     this.node.hidden = !found.is_offered;
     if (!found.is_offered) return;
     const { card = null, state } = found;
+    this.card = card;
     update(this.state, said(found));
     this.form.showOf({ ...found, month_spent_usd: null, next_at: null, refusals: null }, () => (card ? this.planning(found) : null));
     update(
       this.acts,
       button(t(card ? "money.top_up.other_card" : "money.top_up.save_card"), () => saving(), { kind: card ? "quiet" : "primary" }),
       state === "off" ? null : button(t("money.top_up.end"), () => this.done(del(PATH), "money.top_up.ended"), { kind: "quiet" }),
-      card ? button(t("money.top_up.remove"), () => this.removing(card), { kind: "quiet" }) : null,
+      card ? button(t("money.top_up.remove"), () => this.removing(), { kind: "quiet" }) : null,
     );
   }
 
@@ -55,7 +56,8 @@ export class Topping {
     return form({ fields, submit, note: t("money.top_up.note"), send: (values) => this.done(put(PATH, values), "money.top_up.is_on") });
   }
 
-  async removing(card) {
+  async removing() {
+    const { card } = this;
     if (!(await ask({ title: t("money.top_up.remove_of", { card }), text: t("money.top_up.remove.text"), action: t("money.top_up.remove") }))) return;
     await this.done(del(`${PATH}/card`), "money.top_up.removed");
   }
