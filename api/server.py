@@ -259,15 +259,13 @@ class HttpServer(Front):
         """Wait a bounded time for requests in progress, and close everything."""
         await self._close(self._limits.times.shutdown_seconds)
 
-    def _is_answered(self, request: Request) -> bool:
-        """Return whether the client of a request gets an answer, also behind a web server."""
-        allowed = self._face.allowed
-        if allowed is None:
-            return True
+    def _is_answered(self, request: Request, allowed: Allowed) -> bool:
+        """Return whether an allowed client has sent a request, also behind a web server."""
         return allowed.permits(self._client(request)) and not _hides_client(request, self._clients)
 
     async def _respond(self, request: Request) -> web.StreamResponse:
-        if not self._is_answered(request):
+        allowed = self._face.allowed
+        if allowed is not None and not self._is_answered(request, allowed):
             request.connection.cut()
             return refusal(errors.of_transport(Transport.NO_SUCH_PATH))  # the connection is cut
         name = self._request_ids.chosen(request.headers.get(request_id.HEADER, ""))
@@ -325,7 +323,7 @@ class HttpServer(Front):
         call = await self._calls.read(request, route, names, client, address)
         if route.is_held:
             return await _held(request, route, call)
-        return await _answered(request, route, call, self._lasting(request, call))
+        return await _answered(request, route, call, partial(self._lasting, request, call))
 
     def _lasting(self, request: Request, call: Call[Any, Any]) -> GoesOn | None:
         """Return the repeated login check of a request; None for one that needs no login."""
@@ -397,15 +395,15 @@ async def _answered(
     request: Request,
     route: Route,
     call: Call[Any, Any],
-    goes_on: GoesOn | None,
+    lasting: Callable[[], GoesOn | None],
 ) -> web.StreamResponse:
     if route.raw_max_bytes:  # a file may take hours
-        async with while_read(request, goes_on):
+        async with while_read(request, lasting()):
             reply = await _repeated(route, call)
     else:
         reply = await _repeated(route, call)
     if isinstance(reply, Streamed | Download | Redirect):
-        return await _sent(request, reply, call.client, goes_on)
+        return await _sent(request, reply, call.client, lasting())
     if isinstance(reply, WithCookie):
         cookie: dict[str, str] = {hdrs.SET_COOKIE: reply.cookie}
         return _whole(request, call.client, encode(reply.reply), cookie)
@@ -418,9 +416,9 @@ async def _answered(
             "Content-Type": CSV,
             "Content-Disposition": f'attachment; filename="{reply.name}"',
         }
-        return _whole(request, call.client, reply.body.encode(), headers, goes_on)
+        return _whole(request, call.client, reply.body.encode(), headers, lasting)
     body = reply.body if isinstance(reply, Encoded) else encode(reply)
-    return _whole(request, call.client, body, headers, goes_on)
+    return _whole(request, call.client, body, headers, lasting)
 
 
 async def _repeated(route: Route, call: Call[Any, Any]) -> Reply:
@@ -444,12 +442,21 @@ def _whole(
     client: str,
     body: bytes,
     headers: Mapping[str, str],
-    goes_on: GoesOn | None = None,
+    lasting: Callable[[], GoesOn | None] = lambda: None,
 ) -> Response:
-    """Return a response that is in memory whole, its memory counted for its client."""
-    if len(body) > SLICE_BYTES:
-        request.connection.hold(client, len(body))
-    return Response(200, body, headers, goes_on)
+    """Return a response that is in memory whole, its memory counted for its client.
+
+    Args:
+        request: the request.
+        client: the network that it is counted for.
+        body: the body of the response.
+        headers: the headers of the response.
+        lasting: makes the repeated login check of a response that takes long: a large one.
+    """
+    if len(body) <= SLICE_BYTES:
+        return Response(200, body, headers)
+    request.connection.hold(client, len(body))
+    return Response(200, body, headers, lasting())
 
 
 def _held(

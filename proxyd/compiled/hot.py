@@ -1,4 +1,4 @@
-"""The modules that are compiled: all that runs for each connection, message and datagram.
+"""The modules that are compiled: what runs for each connection, message, datagram and API request.
 
 Code that runs once a second, or waits for the store most of its time, gains nothing and is left
 out. A module belongs here with its neighbours: a call between two compiled modules is a call in C,
@@ -21,6 +21,15 @@ HOT = (
     "proxyd.limits",
     # networks for counting clients
     "market.base.networks",
+    # a request of the API, from its route to its handler
+    "api.http.forwarded",
+    "api.http.rate",
+    "api.http.request_id",
+    "api.routing.callers",
+    "api.routing.router",
+    "api.serving.calls",
+    "market.base.ids",
+    "market.money.money",
     # sockets, deadlines and turns
     "proxyd.loop.alarms",
     "proxyd.loop.deadlines",

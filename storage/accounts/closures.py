@@ -4,6 +4,9 @@ from typing import NamedTuple
 
 from storage.engines.store import Transaction, insert_row
 
+# SQL for whether the account of `:user_id` is closed or erased.
+IS_SHUT = "EXISTS (SELECT 1 FROM closures WHERE user_id = :user_id AND state <> 'taken_back')"
+
 
 class ClosureRow(NamedTuple):
     """The closing of an account; times in UTC seconds. `waives`: the user gives the money up."""
@@ -37,12 +40,7 @@ async def find(tx: Transaction, user_id: str) -> ClosureRow | None:
 
 async def is_shut(tx: Transaction, user_id: str) -> bool:
     """Return whether an account is closed or erased."""
-    row = await tx.one(
-        int,
-        "SELECT 1 FROM closures WHERE user_id = :user_id AND state <> 'taken_back'",
-        user_id=user_id,
-    )
-    return row is not None
+    return await tx.one(int, f"SELECT 1 WHERE {IS_SHUT}", user_id=user_id) is not None
 
 
 async def is_erased(tx: Transaction, user_id: str) -> bool:

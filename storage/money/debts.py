@@ -5,6 +5,12 @@ from typing import NamedTuple
 
 from storage.engines.store import Transaction, insert_row
 
+# SQL for whether `:user_id` has an open debt in any currency.
+HAS_OPEN = (
+    "(EXISTS (SELECT 1 FROM debts WHERE user_id = :user_id AND paid < amount)"
+    " OR EXISTS (SELECT 1 FROM earning_debts WHERE user_id = :user_id AND paid < amount))"
+)
+
 
 class DebtSource(StrEnum):
     """The cause of a debt, which is the table of it."""
@@ -67,15 +73,7 @@ async def open_of(tx: Transaction, user_id: str, currency: str) -> list[DebtRow]
 
 async def has_open(tx: Transaction, user_id: str) -> bool:
     """Return whether a user has an open debt in any currency."""
-    found = await tx.one(
-        int,
-        """
-        SELECT 1 WHERE EXISTS (SELECT 1 FROM debts WHERE user_id = :user_id AND paid < amount)
-            OR EXISTS (SELECT 1 FROM earning_debts WHERE user_id = :user_id AND paid < amount)
-        """,
-        user_id=user_id,
-    )
-    return found is not None
+    return await tx.one(int, f"SELECT 1 WHERE {HAS_OPEN}", user_id=user_id) is not None
 
 
 async def taken_back(tx: Transaction, user_id: str, currency: str) -> int:

@@ -4,6 +4,12 @@ from typing import NamedTuple
 
 from storage.engines.store import Transaction, insert_row
 
+# SQL for whether a payment of `:user_id` is disputed now.
+IS_DISPUTED = (
+    "EXISTS (SELECT 1 FROM payment_returns"
+    " WHERE user_id = :user_id AND kind = 'dispute' AND status = 'pending')"
+)
+
 
 class ReturnRow(NamedTuple):  # as wide as its table
     """A refund or a dispute of a payment, in micro-USD; times in UTC seconds.
@@ -74,12 +80,4 @@ async def move(
 
 async def is_disputed(tx: Transaction, user_id: str) -> bool:
     """Return whether a payment of a user is disputed now."""
-    found = await tx.one(
-        int,
-        """
-        SELECT 1 FROM payment_returns
-        WHERE user_id = :user_id AND kind = 'dispute' AND status = 'pending' LIMIT 1
-        """,
-        user_id=user_id,
-    )
-    return found is not None
+    return await tx.one(int, f"SELECT 1 WHERE {IS_DISPUTED}", user_id=user_id) is not None

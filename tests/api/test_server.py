@@ -7,7 +7,8 @@ import logging
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import pytest
 from support.base.cases import cases
@@ -21,6 +22,8 @@ from api.http.limits import BodyPace
 from api.http.sizes import largest
 from api.routing.responses import SLICE_BYTES, refusal
 from api.routing.responses import Response as ServerResponse
+from api.routing.routes import Call
+from api.serving.calls import CallReader
 from api.serving.connections import TOO_LONG
 from market.accounts.tokens import Claims
 from proxyd.loop import clock
@@ -417,7 +420,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_no_tracebac
     caplog.clear()
     waiting = 0
 
-    async def reading(*args: Any) -> bytes:
+    async def reading(*args: Any) -> Call[Any, Any]:
         nonlocal waiting
         waiting += 1
         try:
@@ -425,9 +428,9 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_no_tracebac
         finally:
             waiting -= 1
 
-    calls = service.daemon.http._calls
-    original = calls._body
-    calls._body = reading
+    http = service.daemon.http
+    original = http._calls.read
+    http._calls = cast(CallReader, SimpleNamespace(read=reading))
     _, writer = await asyncio.open_connection("127.0.0.1", service.api_port)
     writer.write(POST + b"Content-Length: 100\r\n\r\n" + sent)
     await until(lambda: waiting == 1)

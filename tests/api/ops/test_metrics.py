@@ -11,6 +11,7 @@ import subprocess
 import time
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
@@ -282,7 +283,7 @@ async def test_lines_about_a_request_are_logged_within_it(
         seen.append(request_id.current.get())
         raise RuntimeError("a mistake")
 
-    monkeypatch.setattr(service.daemon.http._router, "find", fail)
+    monkeypatch.setattr(service.daemon.http, "_router", SimpleNamespace(find=fail))
     answer = await service.call("GET", "/auth/me", headers={"X-Request-Id": "mine"})
     assert (answer.status, answer.code, seen) == (500, "internal_error", ["mine"])
     assert answer.headers["X-Request-Id"] == "mine"
