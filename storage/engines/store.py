@@ -7,6 +7,7 @@ locked first (`Transaction.lock`, which does nothing on SQLite), and many rows c
 """
 
 from collections.abc import Callable, Collection, Coroutine, Sequence
+from functools import lru_cache
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from storage.engines.health import Health
@@ -79,8 +80,13 @@ class Transaction(Protocol):
 
 async def insert_row(tx: Transaction, table: str, **values: Value) -> None:
     """Insert one row with a value for each of some columns. Raises as `Transaction.run`."""
-    columns, named = ", ".join(values), ", ".join(f":{name}" for name in values)
-    await tx.run(f"INSERT INTO {table} ({columns}) VALUES ({named})", **values)
+    await tx.run(_insertion(table, tuple(values)), **values)
+
+
+@lru_cache(maxsize=512)  # more than there are calls of `insert_row` in the program
+def _insertion(table: str, columns: tuple[str, ...]) -> str:
+    named = ", ".join(f":{name}" for name in columns)
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({named})"
 
 
 class Link(Protocol):

@@ -93,6 +93,7 @@ class Waiting(NamedTuple):
 
 _UNCHANGED = ("id", "user_id", "created_at", "disabled_at", "disabled_reason")
 _ENDPOINT = ", ".join(EndpointRow._fields)
+_OF_WEBHOOK = ", ".join(f"w.{name}" for name in EndpointRow._fields)
 _DELIVERY_TYPES = {
     "id": "TEXT",
     "endpoint_id": "TEXT",
@@ -119,7 +120,7 @@ async def schedule(
     endpoints = await tx.all(
         EndpointRow,
         f"""
-        SELECT {", ".join(f"w.{name}" for name in EndpointRow._fields)}
+        SELECT {_OF_WEBHOOK}
         FROM {tx.table("told", id="TEXT")} JOIN webhook_endpoints AS w ON w.user_id = told.id
         WHERE w.disabled_at IS NULL
         """,
