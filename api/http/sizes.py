@@ -37,13 +37,11 @@ def _size(kind: inspect.Type) -> int | None:
         size = None if None in sizes else max(filter(None, sizes))
     elif isinstance(kind, inspect.StrType):
         size = CHARACTER_BYTES * (kind.max_length or TEXT_CHARACTERS) + 2
-    elif isinstance(kind, inspect.ListType):
+    elif isinstance(kind, (inspect.ListType, inspect.VarTupleType)):
         item = _size(kind.item_type)
         size = None if item is None or kind.max_length is None else (item + 1) * kind.max_length
     elif isinstance(kind, inspect.LiteralType):
         size = max(CHARACTER_BYTES * len(str(each)) for each in kind.values) + 2
-    elif isinstance(
-        kind, (inspect.DictType, inspect.VarTupleType, inspect.AnyType, inspect.RawType)
-    ):
+    elif isinstance(kind, (inspect.DictType, inspect.AnyType, inspect.RawType)):
         size = None
     return size

@@ -32,6 +32,9 @@ GPU_KINDS_MAX = 8
 # The largest whole number that every reader of JSON keeps as it is.
 SEEN_MAX = 2**53
 WORDS_KEPT = 256  # sets of executors or types; nearly all devices have one of a few
+OFFERS_KEPT = 1_024  # a device repeats its offer, and devices of one kind have the same
+# Of an offer that is kept, so that all kept ones take a few MB at most.
+KEPT_GPUS_MAX = 8
 
 Amount = Annotated[float, Meta(ge=0, le=1_000_000)]
 Word = Annotated[str, Meta(min_length=1, max_length=32)]
@@ -40,7 +43,7 @@ Written = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
 ShortText = Annotated[str, Meta(max_length=200)]
 
 
-class FreeCapacity(Struct):
+class FreeCapacity(Struct, frozen=True):
     """Free resources of a device; with 0 slots it wants no work, and receives only actions.
 
     Sizes are in GB of 10^9 bytes; `vram_gb` is the memory of the smallest free GPU.
@@ -54,7 +57,7 @@ class FreeCapacity(Struct):
     vram_gb: Amount = 0.0
 
 
-class Gpu(Struct):
+class Gpu(Struct, frozen=True):
     """A GPU of a device."""
 
     name: ShortText
@@ -63,7 +66,7 @@ class Gpu(Struct):
     driver: ShortText = ""
 
 
-class Capabilities(Struct):
+class Capabilities(Struct, frozen=True):
     """Abilities of a device: its sandboxes, and the types of jobs that its owner allows.
 
     Without the executor bwrap it runs no job that has no image; every other one runs images.
@@ -71,13 +74,13 @@ class Capabilities(Struct):
     Without `archives` it gets no job with inputs to unpack, or with checkpoints.
     """
 
-    executors: Annotated[list[Word], Meta(max_length=16)]
-    job_types: Annotated[list[JobType], Meta(max_length=16)]
+    executors: Annotated[tuple[Word, ...], Meta(max_length=16)]
+    job_types: Annotated[tuple[JobType, ...], Meta(max_length=16)]
     arch: Annotated[str, Meta(max_length=32)] = ""
-    gpus: Annotated[list[Gpu], Meta(max_length=64)] = []
+    gpus: Annotated[tuple[Gpu, ...], Meta(max_length=64)] = ()
     cuda: Annotated[str, Meta(max_length=32)] = ""
     network: Literal["none", "egress"] = "none"
-    ports: Annotated[list[Word], Meta(max_length=16)] = []
+    ports: Annotated[tuple[Word, ...], Meta(max_length=16)] = ()
     archives: bool = True
 
 
@@ -272,11 +275,24 @@ def _words(words: tuple[str, ...]) -> frozenset[str]:
 
 
 def _ask(device: DeviceRow, body: NextRequest, network: str) -> Ask:
-    free, can = body.capacity, body.capabilities
+    least = device.min_price_usd if body.min_price_usd is None else body.min_price_usd
+    is_kept = len(body.capabilities.gpus) <= KEPT_GPUS_MAX
+    offer = (_kept_offer if is_kept else _offer)(body.capacity, body.capabilities, least or 0)
+    named = ((each.job_id, each.attempt) for each in body.attempts)
+    attempts = frozenset(named) if body.attempts else NO_ATTEMPTS
+    agent = Agent(body.agent, body.agent_since)
+    return Ask(offer, attempts, body.wait_s, body.seen, agent, network)
+
+
+def _offer(free: FreeCapacity, can: Capabilities, least_price: int) -> Offer:
+    """Return the offer of a device; its least price is in micro-USD per hour.
+
+    Raises:
+        MarketError: `invalid_field`, for GPUs of too many names.
+    """
     if len({gpu.name for gpu in can.gpus}) > GPU_KINDS_MAX:
         message = f"A device has GPUs of at most {GPU_KINDS_MAX} different names."
         raise MarketError(Code.INVALID_FIELD, message, field="capabilities.gpus")
-    least = device.min_price_usd if body.min_price_usd is None else body.min_price_usd
     capacity = Capacity(
         slots=free.slots,
         cores=free.cores,
@@ -288,19 +304,19 @@ def _ask(device: DeviceRow, body: NextRequest, network: str) -> Ask:
         arch=can.arch,
         cuda=can.cuda,
     )
-    offer = Offer(
+    return Offer(
         capacity,
-        _words(tuple(can.executors)),
-        _words(tuple(can.job_types)),
+        _words(can.executors),
+        _words(can.job_types),
         can.network == "egress",
-        (least or 0) * MILLION,
-        _words(tuple(can.ports)),
+        least_price * MILLION,
+        _words(can.ports),
         can.archives,
     )
-    named = ((each.job_id, each.attempt) for each in body.attempts)
-    attempts = frozenset(named) if body.attempts else NO_ATTEMPTS
-    agent = Agent(body.agent, body.agent_since)
-    return Ask(offer, attempts, body.wait_s, body.seen, agent, network)
+
+
+# The same object for the same offer: it is compared in each search, and its hash is computed once.
+_kept_offer = lru_cache(maxsize=OFFERS_KEPT)(_offer)
 
 
 def _work(job: GivenJob, terms: DispatchTerms) -> NewWork:

@@ -34,7 +34,9 @@ async def receive(request: web.BaseRequest, most: int, take: Callable[[bytes], N
     size = 0
     try:
         if request.content.is_eof():  # all of it came with the head: there is nothing to wait for
-            _take_rest(request.content, most, take)
+            rest = _rest(request.content, most)
+            if rest:
+                take(rest)
             return
         connection = connection_of(request)
         pace = connection.times.body
@@ -62,6 +64,14 @@ async def whole(request: web.BaseRequest, most: int, client: str) -> bytes:
         MarketError: `too_busy`, when too many bytes of one network, or of all, are in memory.
     """
     connection = connection_of(request)
+    if request.content.is_eof():  # it came with the head, as most do
+        try:
+            body = _rest(request.content, most)
+        except (web.RequestPayloadError, ConnectionError) as error:
+            raise _unreadable(error) from error
+        if body:
+            connection.hold(client, len(body))
+        return body
     declared = request.content_length
     if declared is not None and declared <= most:
         connection.expect(client, declared)
@@ -156,13 +166,12 @@ class RawBody:
         return piece
 
 
-def _take_rest(content: "StreamReader", most: int, take: Callable[[bytes], None]) -> None:
-    """Hand over the buffered bytes of a body that has ended; raises as `receive`."""
+def _rest(content: "StreamReader", most: int) -> bytes:
+    """Return the buffered bytes of a body that has ended; raises as `receive`."""
     rest = content.read_nowait()
     if len(rest) > most:
         raise too_large(most)
-    if rest:
-        take(rest)
+    return rest
 
 
 def too_large(most: int) -> TransportError:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from time import monotonic
 
 from msgspec import structs
@@ -39,6 +40,8 @@ class FullOwners:
         self._until: dict[str, float] = {}  # by the clock of the loop
 
     def __contains__(self, owner: object) -> bool:
+        if not self._until:
+            return False
         until = self._until.get(owner) if isinstance(owner, str) else None
         return until is not None and until > asyncio.get_running_loop().time()
 
@@ -136,9 +139,7 @@ class Pairing:
         for other in self.jobs.copies(job.group):
             other.exclude(request.owner, request.network)
 
-        def on_outcome(job: WaitingJob, outcome: ClaimOutcome) -> None:
-            self._on_outcome(request, job, outcome)
-
+        on_outcome = partial(self._on_outcome, request)
         pair = Pair(job, request.device_id, lambda: request.is_wanted, on_outcome, request.network)
         self.claims.put(pair)
 

@@ -10,7 +10,7 @@ A job takes about 600 bytes here, a shape some 2 KB beside them, a device that w
 import heapq
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 from itertools import islice
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
@@ -159,7 +159,8 @@ class WaitingJob(Struct, eq=False):
     """A job that waits: its price per hour as in an `Offer`, and `place`, the least comes first.
 
     `attempts` is their number when the job was read, and `excluded` are the owners whose devices do
-    not get the job any more. A copy has a `group`, and `networks` whose devices do not get it.
+    not get the job any more. A copy has a `group`, and `networks` whose devices do not get it. The
+    book stores its `shape`, so that no search by its needs is necessary.
     """
 
     id: str
@@ -173,6 +174,7 @@ class WaitingJob(Struct, eq=False):
     networks: frozenset[str] = frozenset()
     place: float = 0.0
     is_taken: bool = False
+    shape: "_Shape | None" = None
 
     def __post_init__(self) -> None:
         """Compute the job's place in the order."""
@@ -184,7 +186,7 @@ class WaitingJob(Struct, eq=False):
 
     def again(self) -> "WaitingJob":
         """Return a copy for another book, because the removed entry may still be in a heap."""
-        return replace(self, is_taken=False)
+        return replace(self, is_taken=False, shape=None)
 
     def is_for(self, offer: Offer, owner: str, network: str = "") -> bool:
         """Return whether a device with a suitable offer may have the job, by price and by owner."""
@@ -233,9 +235,9 @@ class _Shape:
         if self.stored > 2 * self.live + COMPACTED_FROM:
             self._compact()
 
-    def heaps(self, least_price: int) -> Iterator[_Heap]:
-        """Yield the heaps that may have a job of this price or a higher one."""
-        least = _band(least_price)
+    def heaps(self, least: int) -> list[_Heap]:
+        """Return the heaps of a band and of the higher ones, each with a job at its top."""
+        found = []
         for band, heap in tuple(self.bands.items()):
             if band < least:
                 continue
@@ -243,9 +245,10 @@ class _Shape:
                 heapq.heappop(heap)
                 self.stored -= 1
             if heap:
-                yield heap
+                found.append(heap)
             else:
                 del self.bands[band]
+        return found
 
     def jobs(self) -> Iterator[WaitingJob]:
         """Yield its jobs, in no order."""
@@ -267,10 +270,11 @@ class _Shape:
 class _Suitable:
     """The shapes that suit one offer, among those compared so far."""
 
-    __slots__ = ("seen", "shapes")
+    __slots__ = ("gone", "seen", "shapes")
 
     def __init__(self) -> None:
-        self.seen = 0  # how many shapes there had ever been
+        # How many shapes there had ever been, and how many of all were gone.
+        self.seen = self.gone = 0
         self.shapes: list[_Shape] = []
 
 
@@ -292,6 +296,7 @@ class JobBook:
         # Every shape in the order in which they came, numbered from `_first` on.
         self._in_order: list[_Shape] = []
         self._first = 0
+        self._gone = 0
         self._suitable: OrderedDict[Offer, _Suitable] = OrderedDict()
 
     def __len__(self) -> int:
@@ -334,7 +339,7 @@ class JobBook:
         if shape is None:
             shape = self._shapes[job.needs] = _Shape(job.needs)
             self._in_order.append(shape)
-        job.needs = shape.needs  # equal, and one object for all
+        job.needs, job.shape = shape.needs, shape  # equal needs, and one object for all
         self._jobs[job.id] = job
         self._of_buyer.setdefault(job.buyer, Counter())[shape] += 1
         if job.group:
@@ -346,8 +351,9 @@ class JobBook:
         job = self._jobs.pop(job_id, None)
         if job is None:
             return None
+        shape = job.shape
+        assert shape is not None  # noqa: S101 - it is in the book
         job.is_taken = True
-        shape = self._shapes[job.needs]
         theirs = self._of_buyer[job.buyer]
         theirs[shape] -= 1
         if not theirs[shape]:
@@ -362,11 +368,14 @@ class JobBook:
         if not shape.live:
             del self._shapes[shape.needs]
             shape.is_gone = True
+            self._gone += 1
             self._drop_gone()
         return job
 
     def copies(self, group: str) -> list[WaitingJob]:
         """Return the jobs of a group of copies; none for "", which is no group."""
+        if not group:
+            return []
         return [self._jobs[job_id] for job_id in sorted(self._of_group.get(group, ()))]
 
     def best(
@@ -382,12 +391,11 @@ class JobBook:
             reputation: the reputation of the device, in millionths.
             network: the network of the device, or "" if unknown.
         """
-        heaps = (
-            heap
-            for shape in self._suiting(offer)
-            if shape.needs.min_reputation <= reputation
-            for heap in shape.heaps(offer.least_price)
-        )
+        least = _band(offer.least_price)
+        heaps: list[_Heap] = []
+        for shape in self._suiting(offer):
+            if shape.needs.min_reputation <= reputation:
+                heaps += shape.heaps(least)
         for job in islice(_merged(heaps), LOOKS_MAX):
             if not job.is_taken and job.is_for(offer, owner, network):
                 yield job
@@ -401,12 +409,15 @@ class JobBook:
             if len(self._suitable) > OFFERS_KEPT_MAX:
                 self._suitable.popitem(last=False)
         self._suitable.move_to_end(kind)
-        new = self._in_order[max(suitable.seen - self._first, 0) :]
-        suitable.seen = self._first + len(self._in_order)
-        suitable.shapes.extend(
-            shape for shape in new if not shape.is_gone and suits(shape.needs, offer)
-        )
-        if any(shape.is_gone for shape in suitable.shapes):
+        seen = self._first + len(self._in_order)
+        if suitable.seen != seen:
+            new = self._in_order[max(suitable.seen - self._first, 0) :]
+            suitable.seen = seen
+            suitable.shapes.extend(
+                shape for shape in new if not shape.is_gone and suits(shape.needs, offer)
+            )
+        if suitable.gone != self._gone:
+            suitable.gone = self._gone
             suitable.shapes = [shape for shape in suitable.shapes if not shape.is_gone]
         return suitable.shapes
 
@@ -493,7 +504,7 @@ def _band(price: int) -> int:
     return int(math.log2(price + 1) * BANDS_PER_OCTAVE)
 
 
-def _merged(heaps: Iterable[_Heap]) -> Iterator[WaitingJob]:
+def _merged(heaps: Sequence[_Heap]) -> Iterator[WaitingJob]:
     """Yield the entries of heaps in order, without changes to the heaps.
 
     The next entry is either a top that was not yielded, or a child of a yielded entry.

@@ -1,7 +1,10 @@
 """Jobs given to devices that wait for them, by HTTP; beside other queues, and the cost of waiting.
 
 10,000 jobs wait and 1,000 devices ask, one job at a time, each naming all that it holds. ROUNDS=3,
-ENGINES=sqlite and RIVALS=0 measure less.
+ENGINES=sqlite, RIVALS=0 and ONLY=claims (or idle) measure less.
+
+1,000 other jobs run already. Without a running job, PostgreSQL would plan with the statistics of a
+market in which none runs, and read every running job for each transaction.
 """
 
 import asyncio
@@ -16,6 +19,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -34,13 +38,17 @@ from market.jobs.specs import Spec
 from market.money.money import MICRO
 from proxyctl.protocol.jobspec import Resources, payload_of
 from storage.devices import devices as device_queries
+from storage.dispatch import claims as claim_queries
+from storage.dispatch.claims import PairRow
 from storage.engines.open import open_store
 from storage.engines.store import Transaction
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 ENGINES = tuple(os.environ.get("ENGINES", "sqlite,postgres").split(","))
 HAS_RIVALS = os.environ.get("RIVALS", "1") != "0"
+ONLY = tuple(filter(None, os.environ.get("ONLY", "").split(",")))
 JOBS, DEVICES, OWNERS = 10_000, 1_000, 100
+RUNNING, RUNNERS = 1_000, 100  # jobs that run already, and their devices
 RIVAL_JOBS = 3_000
 AT_ONCE = 50  # jobs that are put up together: more would wait for a connection to the database
 # One network may have half of the connections, which are half of 20,000 descriptors at most.
@@ -52,7 +60,7 @@ REGISTRATION_SECONDS = 3_700  # a single address never registers a hundred times
 WANTED_CLAIMS, WANTED_KB, WANTED_PERCENT = 3_000, 20, 2
 SETTINGS = {
     "PROXYD_JOBS__NEW_DEVICE_SLOTS": "16",
-    "PROXYD_JOBS__NEW_OWNER_SLOTS": "128",  # above the 100 jobs of each owner: all are counted
+    "PROXYD_JOBS__NEW_OWNER_SLOTS": "128",  # above the 110 jobs of each owner: all are counted
     "PROXYD_LIMITS__API_CONNECTIONS_PER_NETWORK": "100000",
     "PROXYD_LIMITS__API_CONNECTIONS_TOTAL": "1000000",
     "PROXYD_API__METRICS_ALLOW": '["127.0.0.0/8"]',
@@ -64,8 +72,15 @@ def token(number: int) -> str:
     return f"token-{number:06}"
 
 
-async def prepare(url: str, *, jobs: int, devices: int) -> None:
-    """Make buyers, owners, devices and jobs, straight in the database."""
+async def prepare(url: str, *, jobs: int, devices: int, running: int = 0) -> None:
+    """Make buyers, owners, devices and jobs, straight in the database.
+
+    Args:
+        url: of the database.
+        jobs: how many wait.
+        devices: how many ask for them.
+        running: how many more jobs run, on devices that do not ask.
+    """
     store = await open_store(url)
     clock = Clock()
     market = Market(store, clock)
@@ -81,12 +96,14 @@ async def prepare(url: str, *, jobs: int, devices: int) -> None:
         owners[0], name="rig", device_type="server", min_price_usd=None
     )
     row = await market.devices.authenticate(made.token)
+    runners = RUNNERS if running else 0
+    device_ids = [market.identifiers.new() for _ in range(devices + runners)]
 
     async def register(tx: Transaction) -> None:
-        for number in range(devices):
+        for number, device_id in enumerate(device_ids):
             token_hash = hashlib.sha256(token(number).encode()).hexdigest()
             device = row._replace(
-                id=market.identifiers.new(),
+                id=device_id,
                 user_id=owners[number % OWNERS],
                 token_hash=token_hash,
             )
@@ -96,10 +113,16 @@ async def prepare(url: str, *, jobs: int, devices: int) -> None:
     payload = payload_of({"script": "print('hello')"})
     spec = Spec(payload, Resources(cores=1, ram_gb=1), timeout_seconds=3_600)
     new = NewJob("hello", "script", MICRO, 1, "", "", spec)
-    for start in range(0, jobs, AT_ONCE):
-        await asyncio.gather(
-            *(market.jobs.create(buyer, new) for _ in range(start, min(start + AT_ONCE, jobs)))
-        )
+    job_ids: list[str] = []
+    while len(job_ids) < jobs + running:
+        some = min(AT_ONCE, jobs + running - len(job_ids))
+        job_ids += await asyncio.gather(*(market.jobs.create(buyer, new) for _ in range(some)))
+    pairs = [
+        PairRow(job_id, device_id, attempts=0)
+        for job_id, device_id in zip(job_ids[jobs:], cycle(device_ids[devices:]), strict=False)
+    ]
+    if pairs:
+        await store.write(claim_queries.start, pairs, now=now)
     market.passwords.close()
     await store.close()
 
@@ -161,7 +184,7 @@ def databases(engine: str, folder: Path) -> Iterator[list[str]]:
     """Yield the URLs of databases with the same jobs in them, one a round."""
     if engine == "sqlite":
         first = folder / "first.db"
-        asyncio.run(prepare(f"sqlite:///{first}", jobs=JOBS, devices=DEVICES))
+        asyncio.run(prepare(f"sqlite:///{first}", jobs=JOBS, devices=DEVICES, running=RUNNING))
         copies = [folder / f"round{number}" / "proxyd.db" for number in range(ROUNDS)]
         for copy in copies:
             copy.parent.mkdir()
@@ -175,7 +198,7 @@ def databases(engine: str, folder: Path) -> Iterator[list[str]]:
             create = f'CREATE DATABASE "{name}" TEMPLATE "{template}"'
             asyncio.run(postgres.execute(server, create))
             if name == made[0]:
-                asyncio.run(prepare(urls[0], jobs=JOBS, devices=DEVICES))
+                asyncio.run(prepare(urls[0], jobs=JOBS, devices=DEVICES, running=RUNNING))
                 asyncio.run(postgres.execute(urls[0], "ANALYZE"))
         yield urls
 
@@ -261,6 +284,11 @@ def idle(part: Part, folder: Path) -> None:
     ]
 
 
+def is_wanted(part: str) -> bool:
+    """Return whether a part is measured."""
+    return not ONLY or part in ONLY
+
+
 def _until(condition: Callable[[], bool]) -> None:
     """Wait for a condition without using the processor much."""
     deadline = time.monotonic() + PATIENCE_SECONDS
@@ -273,18 +301,18 @@ def main() -> None:
     part = Part("jobs")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for engine in ENGINES:
+        for engine in ENGINES if is_wanted("claims") else ():
             claims(part.samples, engine, folder)
-        if HAS_RIVALS:
-            rivals(part.samples)
-        for engine in ENGINES:
             rate = part.samples.median("jobs a second", f"proxyd, {engine}")
             promise = f"jobs given to devices a second, by HTTP, {engine}"
             part.bounds.append(Bound(promise, rate, WANTED_CLAIMS))
-        idle(part, folder)
+        if HAS_RIVALS and is_wanted("rivals"):
+            rivals(part.samples)
+        if is_wanted("idle"):
+            idle(part, folder)
     written = part.markdown()
     print(written)
-    if ROUNDS > 1 and HAS_RIVALS:
+    if ROUNDS > 1 and HAS_RIVALS and not ONLY:
         report.rewrite("bench-jobs", f"{report.machine()}\n\n{written}")
 
 

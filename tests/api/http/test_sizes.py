@@ -30,6 +30,10 @@ class Listed(Struct):
     items: Items
 
 
+class Fixed(Struct):
+    items: Annotated[tuple[Annotated[str, Meta(max_length=64)], ...], Meta(max_length=ITEMS)]
+
+
 class Nested(Struct):
     inner: Large
 
@@ -52,6 +56,7 @@ def test_a_small_answer_has_room_for_the_name_of_the_field_that_is_too_long() ->
     [
         Large("\N{GRINNING FACE}" * CHARACTERS, "x" * CHARACTERS),
         Listed(["\N{GRINNING FACE}" * 64] * ITEMS),
+        Fixed(("\N{GRINNING FACE}" * 64,) * ITEMS),
         Nested(Large("x" * CHARACTERS, "y" * CHARACTERS)),
     ],
 )

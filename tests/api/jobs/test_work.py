@@ -57,6 +57,34 @@ async def held(service: Service, count: int = 1) -> None:
     await until(lambda: dispatch.held == count, f"{count} requests are held")
 
 
+async def test_devices_with_the_same_offer_share_one_object_unless_it_is_large(
+    service: Service,
+) -> None:
+    devices = service.daemon.market.dispatch.devices
+    for gpus, is_shared in ((8, True), (9, False)):
+        capabilities = {**CAPABILITIES, "gpus": [{"name": "A100"}] * gpus}
+        for _ in range(2):
+            await next_of(service, await device_of(service), capabilities=capabilities)
+        *_, first, second = map(devices.find, devices)
+        assert first is not None
+        assert second is not None
+        assert first.offer == second.offer
+        assert (first.offer is second.offer) == is_shared
+
+
+async def test_the_body_of_a_held_request_counts_for_the_memory_until_it_is_answered(
+    service: Service,
+) -> None:
+    token = await device_of(service)
+    server = service.daemon.http._server
+    assert server is not None
+    answer = later(service, token)
+    await held(service)
+    assert server.memory.total == len(msgspec.json.encode({**ASKED, "wait_s": 30}))
+    answer.cancel()
+    await until(lambda: server.memory.total == 0, "the request is over")
+
+
 async def test_a_job_that_no_device_runs_is_put_up_with_a_warning(service: Service) -> None:
     buyer = await service.person(credit="100")
     image = {"job_type": "docker", "payload": {"image": "a/b:c"}}
