@@ -5,7 +5,8 @@ import gc
 import logging
 import random
 import secrets
-from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+import sys
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -131,7 +132,12 @@ def run(scenario: Scenario, *, is_loud: bool = False) -> Outcome:
         has_folder: AbstractContextManager[None] = (
             nullcontext() if folder is None else folder.installed()
         )
-        with _drawn_secrets(world), _logged(world, folder), has_folder:
+        with (
+            _drawn_secrets(world),
+            _logged(world, folder),
+            _closed_generators(world),
+            has_folder,
+        ):
             simulation = Simulation(world, scenario, folder)
             try:
                 simulation.run()
@@ -750,6 +756,25 @@ def _drawn_secrets(world: World) -> Iterator[None]:
         Reader.__hash__ = reader_before  # type: ignore[method-assign]
         canaries.SystemRandom = SystemRandom  # type: ignore[misc]
         proxyd.tasks.signal = signal  # type: ignore[assignment]
+
+
+@contextmanager
+def _closed_generators(world: World) -> Iterator[None]:
+    """Fail if an asynchronous generator is dropped before its end: its owner has not closed it.
+
+    Those of tasks that are buried stay as they are: Python 3.11 cannot close one that is running.
+    """
+
+    def dropped(generator: AsyncGenerator[Any, Any]) -> None:
+        if world.current is not None:
+            world.fail(f"{world.current.name} drops {generator.__qualname__} before its end")
+
+    before = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(finalizer=dropped)
+    try:
+        yield
+    finally:
+        sys.set_asyncgen_hooks(*before)
 
 
 def _submit(_: FileThreads, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
