@@ -5,8 +5,7 @@ import gc
 import logging
 import random
 import secrets
-import sys
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+from support.base.generators import watched
 
 import proxyd.tasks
 from market.bandwidth.leases import RECALL_SECONDS
@@ -758,23 +758,17 @@ def _drawn_secrets(world: World) -> Iterator[None]:
         proxyd.tasks.signal = signal  # type: ignore[assignment]
 
 
-@contextmanager
-def _closed_generators(world: World) -> Iterator[None]:
+def _closed_generators(world: World) -> AbstractContextManager[None]:
     """Fail if an asynchronous generator is dropped before its end: its owner has not closed it.
 
-    Those of tasks that are buried stay as they are: Python 3.11 cannot close one that is running.
+    Generators of buried tasks stay as they are: Python 3.11 cannot close one that is running.
     """
 
-    def dropped(generator: AsyncGenerator[Any, Any]) -> None:
+    def dropped(name: str) -> None:
         if world.current is not None:
-            world.fail(f"{world.current.name} drops {generator.__qualname__} before its end")
+            world.fail(f"{world.current.name} drops {name} before its end")
 
-    before = sys.get_asyncgen_hooks()
-    sys.set_asyncgen_hooks(finalizer=dropped)
-    try:
-        yield
-    finally:
-        sys.set_asyncgen_hooks(*before)
+    return watched(dropped)
 
 
 def _submit(_: FileThreads, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
