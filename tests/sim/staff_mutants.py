@@ -1,4 +1,8 @@
-"""Faults of the staff's side of the product: see `mutants`."""
+"""Faults of the staff's side of the product: see `mutants`.
+
+Of the seeds from 1 on, the 52nd finds the missing consent, the 68th the whole claim, and the sixth
+the transfer that came back.
+"""
 
 # By the first word of a name: the subject of the runs.
 SUBJECTS = {"connect": "money", "halts": "halts", "staff": "staff"}
