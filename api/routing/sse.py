@@ -106,8 +106,24 @@ async def while_current(
             return
         finally:
             if coming is not None:
-                coming.cancel()
-                await asyncio.wait({coming})
+                await _end(coming)
+
+
+async def _end(coming: asyncio.Task[Event]) -> None:
+    """Cancel the task of the next event, and wait for its end.
+
+    The task owns the events until it has ended: closing them before that is an error. So a further
+    cancellation, of a daemon that stops while a client goes, is handed on to the task.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not coming.done():
+        coming.cancel()
+        try:
+            await asyncio.wait({coming})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
 
 
 async def _next(events: AsyncGenerator[Event, None]) -> Event:

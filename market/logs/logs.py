@@ -17,7 +17,7 @@ from collections.abc import (
     Coroutine,
     Sequence,
 )
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -468,9 +468,11 @@ class Logs:
                 is_over = _is_over(state, place.attempt)
                 if is_over:  # another daemon may report the end before the last bytes
                     reader.streams.update(STREAMS)
-                async for event in self._unread(reader, job_id, place, is_over=is_over):
-                    place = event.position
-                    yield event
+                unread = self._unread(reader, job_id, place, is_over=is_over)
+                async with aclosing(unread) as events:
+                    async for event in events:
+                        place = event.position
+                        yield event
                 if is_over and number is None and state.attempts > place.attempt:
                     place = Position(place.attempt + 1)
                     reader.wake(STREAMS)

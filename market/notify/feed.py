@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from enum import Enum
 from typing import Literal
 
@@ -322,8 +322,9 @@ class EventFeed:
             if since is None:
                 await self._note_past(user_id, reader)
             yield Idle(self._identifiers.new() if since is None else "")
-            async for item in self._items(user_id, reader, since):
-                yield item
+            async with aclosing(self._items(user_id, reader, since)) as items:
+                async for item in items:
+                    yield item
 
     async def _note_past(self, user_id: str, reader: _Reader) -> None:
         """Count the last events as sent: looks at the store overlap with the time before them."""
@@ -336,12 +337,14 @@ class EventFeed:
     ) -> AsyncGenerator[Item, None]:
         """Yield the items of `follow`, for any reader."""
         if since is not None:
-            async for row in self._missed(user_id, reader, _overlapping(since)):
-                yield row
+            async with aclosing(self._missed(user_id, reader, _overlapping(since))) as rows:
+                async for row in rows:
+                    yield row
         heartbeat_at = _loop_time() + self.pace.heartbeat_seconds
         while True:
-            async for item in self._due(user_id, reader):
-                yield item
+            async with aclosing(self._due(user_id, reader)) as items:
+                async for item in items:
+                    yield item
             if reader.end is not None:
                 yield reader.end
                 return
@@ -366,8 +369,9 @@ class EventFeed:
                 start = min(beginning_of(reader.looked_at - OVERLAP_SECONDS), start or "g")
             assert start is not None  # noqa: S101 - one of both was there
             reader.behind, reader.must_look = None, False
-            async for row in self._missed(user_id, reader, start[:-1]):
-                yield row
+            async with aclosing(self._missed(user_id, reader, start[:-1])) as rows:
+                async for row in rows:
+                    yield row
             if looks:
                 reader.looked_at = now
 

@@ -8,9 +8,10 @@ their `letters` and keys, photos of good `deeds`, and `files` with logs in a `fo
 `file_devices`. `money`: payers, and a bank that lies. `halts`: sessions that people and rules halt.
 `staff`: the members of the staff, and accounts that end. `supply`: the view of the devices that ask
 for work. `faults`: the faults of a run, as data. `focus`: runs with one subject. `checks`: rules
-that must hold. `scenario`: all plans that are drawn from a seed. `run`: one seed, from start to
-end. `shrink`: fewer faults for the same failure. `mutants`, `job_mutants`, `exit_mutants`,
-`money.mutants` and `staff_mutants`: faults in the product that seeds must find.
+that must hold; `labels`: those of the labels of exits. `scenario`: all plans that are drawn from a
+seed. `run`: one seed, from start to end. `shrink`: fewer faults for the same failure. `mutants`,
+`job_mutants`, `exit_mutants`, `money.mutants` and `staff_mutants`: faults in the product that seeds
+must find.
 
 Run it by `python -m tests.sim SEED`; CONTRIBUTING.md has the rest.
 """

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.sim.checks import Books
 from tests.sim.exit_plans import device_id_of, owner_of
 from tests.sim.exit_ports import country_of
 from tests.sim.exits import ExitAgent, ExitOwner
+from tests.sim.labels import LabelBooks, label_of
 from tests.sim.loop import World
 from tests.sim.process import Life
 from tests.sim.relays import Relay
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 ATTACHED_SECONDS = 20.0
 # A daemon looks every five seconds for decisions of others.
 LOOK_SECONDS = 7.0
-# A connection takes this long from the choice of its exit to its relay at most.
-_LIFETIME_SLACK_SECONDS = 5.0
 # Commits after which an exit may be barred, or have other terms.
 EXIT_COMMITS = frozenset(("_bar", "bar", "_consent", "_of_owner"))
 # Kinds of agents that stay attached and carry, once they misbehave no more.
@@ -53,10 +51,7 @@ class ExitBooks:
         self._barred_at: dict[str, float] = {}
         # By exit, the newest last.
         self._terms: dict[str, list[_Terms]] = {}
-        # By the run of a process, session and label of a strict label: its exit, and until when.
-        self._strict: dict[tuple[str, ...], tuple[str, float]] = {}
-        # By session and label of a strict label: the end of its lifetime on all nodes.
-        self._lifetimes: dict[tuple[str, ...], float] = {}
+        self.labels = LabelBooks(world, books.is_healthy)
 
     def committed(self) -> None:
         """Note when exits were barred, and got other terms."""
@@ -88,7 +83,7 @@ class ExitBooks:
         barred_at = self._barred_at.get(device_id)
         if barred_at is not None and self._is_known(barred_at):
             fail(f"{what}, which was barred {self.world.now - barred_at:.2f} s ago")
-        if wish.wants.session:
+        if wish.wants.strict:
             self._look_at_label(relay, wish.wants)
 
     def _terms_in_force(self, device_id: str) -> list[_Terms]:
@@ -103,29 +98,11 @@ class ExitBooks:
         return is_late and self._books.is_healthy(decided_at)
 
     def _look_at_label(self, relay: Relay, wants: Any) -> None:
-        """A strict label keeps its exit for its lifetime, as far as one process remembers it.
-
-        The lifetime begins with the first use on any node. A use that is not strict may move it. A
-        node that binds a label alone takes over the exit of the others later.
-        """
-        label, now = (relay.session.id, wants.session, *wants.countries), self.world.now
-        if now > self._lifetimes.get(label, -inf) + _LIFETIME_SLACK_SECONDS:
-            self._lifetimes[label] = now + wants.lifetime_seconds
-        if not wants.strict:
-            for each, (device_id, _) in tuple(self._strict.items()):
-                if each[1:] == label and device_id != relay.device_id:
-                    del self._strict[each]
-            return
-        key = (relay.life.name, *label)
-        device_id, until = self._strict.get(key, ("", now))
-        if device_id == relay.device_id:
-            return
-        if not self._books.is_healthy(now):
-            self._strict.pop(key, None)
-            return
-        if device_id and now < until:
-            self.world.fail(f"{key[0]} moves the strict {wants.session} to {relay.device_id}")
-        self._strict[key] = relay.device_id, self._lifetimes[label] - _LIFETIME_SLACK_SECONDS
+        port, session_id = relay.life.port, relay.session.id
+        assert port is not None
+        label, binding = label_of(wants, session_id), port.directory.binding(wants, session_id)
+        now = relay.life.loop.time()
+        self.labels.uses(relay.life.name, label, relay.device_id, binding, now)
 
     def look_at_calm(
         self, lives: Sequence[Life], agents: Sequence[ExitAgent], owners: Sequence[ExitOwner]

@@ -76,4 +76,10 @@ EXIT_MUTANTS = (
         "        if wants.strict:\n            return Missing.EXIT_LOST\n",
         "",
     ),
+    (
+        "exits: a label ends before its lifetime is over",
+        "proxyd.exits.choosing.directory",
+        "        if binding is None or wish.now >= binding.until:\n",
+        "        if binding is None or wish.now >= binding.until - 50:\n",
+    ),
 )

@@ -31,6 +31,7 @@ from proxyd.tasks import Tasks
 from proxyd.wire.events import Failure
 from proxyd.wire.links import link_key
 from proxyd.wire.wants import Wants
+from tests.sim.labels import LabelBooks
 from tests.sim.lines import Lines, SimPoller, fingerprint_of, host_of
 from tests.sim.loop import World
 from tests.sim.relays import Numbered
@@ -121,12 +122,23 @@ class SimPort:
         lines: lead to the devices.
         name: of the run of the process.
         loop: of the process.
+        number: of the process.
+        labels: watch the choices for labels.
     """
 
-    def __init__(self, world: World, lines: Lines, name: str, loop: Any, number: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        lines: Lines,
+        name: str,
+        loop: Any,
+        number: int,
+        labels: LabelBooks,
+    ) -> None:
         self.directory: Directory[AnyExit] = Directory(world.draw("choice", name).random)
         self.way: WayOut
         self.port: ExitPort
+        self._watched = labels.watched(self.directory, name)
         self._host = host_of(number)
         self._reactor: Any = _Reactor(loop, SimPoller(lines))
         self._listeners = Listeners(None, _Bound(1080), (), None, frozenset(), exits=_Bound(PORT))
@@ -151,6 +163,7 @@ class SimPort:
             clocks,
             BOUNDS,
         )
+        self.way.exits.directory = self._watched
         context: Any = None
         geography: Any = _Geography()
         door = Door(self._host, PORT, fingerprint_of(self._host))

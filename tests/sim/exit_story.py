@@ -41,6 +41,7 @@ class ExitStory:
         network.wishes, network.exit_books = links.wishes, books
         for each in network.processes:
             each.lines = lines
+            each.labels = books.labels
             each.settings = exit_settings(
                 each.settings, each.number, has_canaries=links.has_canaries
             )

@@ -156,6 +156,12 @@ JOB_MUTANTS: tuple[tuple[str, ...], ...] = (
         "        if self._open_until:\n",
     ),
     (
+        "deeds: a model that does not stop is left to talk on",
+        "market.assistant.asking",
+        "async with aclosing(self._model.stream(question, deadline - _clock())) as pieces:\n",
+        "if pieces := self._model.stream(question, deadline - _clock()):\n",
+    ),
+    (
         "files: a job is given a file that is not whole",
         _ARTIFACTS,
         "        if row.content_id is None:\n            raise MarketError(Code.INVALID_FIELD, NOT",

@@ -38,6 +38,7 @@ from tests.sim.clients import PASSWORDLESS
 from tests.sim.exit_ports import SimPort
 from tests.sim.faults import Mode
 from tests.sim.folder import Folder
+from tests.sim.labels import LabelBooks
 from tests.sim.lines import Lines
 from tests.sim.loop import SimLoop, World
 from tests.sim.store import EPOCH, Database, SimStore, Wire
@@ -124,6 +125,8 @@ class Process:
         self.books = books
         # Lead to devices; None where the run has none.
         self.lines: Lines | None = None
+        # Watch the labels of exits; None where the run has none.
+        self.labels: LabelBooks | None = None
         # Has the files of jobs; None where the run has none.
         self.folder: Folder | None = None
         # Return the services that move money outside, in a run with money.
@@ -243,7 +246,10 @@ class Life:
         )
         lines = process.lines
         if lines is not None:
-            self.port = SimPort(process.world, lines, self.name, self.loop, process.number)
+            assert process.labels is not None
+            self.port = SimPort(
+                process.world, lines, self.name, self.loop, process.number, process.labels
+            )
         counting = counting_of(
             settings,
             store,  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+from support.base.generators import watched
 
 import proxyd.tasks
 from market.bandwidth.leases import RECALL_SECONDS
@@ -131,7 +132,12 @@ def run(scenario: Scenario, *, is_loud: bool = False) -> Outcome:
         has_folder: AbstractContextManager[None] = (
             nullcontext() if folder is None else folder.installed()
         )
-        with _drawn_secrets(world), _logged(world, folder), has_folder:
+        with (
+            _drawn_secrets(world),
+            _logged(world, folder),
+            _closed_generators(world),
+            has_folder,
+        ):
             simulation = Simulation(world, scenario, folder)
             try:
                 simulation.run()
@@ -750,6 +756,19 @@ def _drawn_secrets(world: World) -> Iterator[None]:
         Reader.__hash__ = reader_before  # type: ignore[method-assign]
         canaries.SystemRandom = SystemRandom  # type: ignore[misc]
         proxyd.tasks.signal = signal  # type: ignore[assignment]
+
+
+def _closed_generators(world: World) -> AbstractContextManager[None]:
+    """Fail if an asynchronous generator is dropped before its end: its owner has not closed it.
+
+    Generators of buried tasks stay as they are: Python 3.11 cannot close one that is running.
+    """
+
+    def dropped(name: str) -> None:
+        if world.current is not None:
+            world.fail(f"{world.current.name} drops {name} before its end")
+
+    return watched(dropped)
 
 
 def _submit(_: FileThreads, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,8 @@
-"""Faults of the staff's side of the product: see `mutants`."""
+"""Faults of the staff's side of the product: see `mutants`.
+
+Of the seeds from 1 on, the 52nd finds the missing consent, the 68th the whole claim, and the sixth
+the transfer that came back.
+"""
 
 # By the first word of a name: the subject of the runs.
 SUBJECTS = {"connect": "money", "halts": "halts", "staff": "staff"}
@@ -87,9 +91,27 @@ STAFF_MUTANTS: tuple[tuple[str, ...], ...] = (
         "        WHERE d.id = reports.id AND (\n",
     ),
     (
+        "staff: people register without the texts",
+        "market.site.gate",
+        "if papers.accepted.get(each.kind, 0) < each.version])\n",
+        "if papers.accepted.get(each.kind, 0) < 0])\n",
+    ),
+    (
+        "staff: an appellant gets the whole claim beside the award",
+        "market.staff.cases.appeals",
+        "        void_amount=claim.most - claim.awarded,\n",
+        "        void_amount=claim.most,\n",
+    ),
+    (
         "connect: an account that is not filled in gets payouts",
         "market.payouts.payouts",
         "        if not is_ready:\n",
         "        if is_ready is None:\n",
+    ),
+    (
+        "connect: a transfer that came back stays paid",
+        "market.payouts.payouts",
+        "        if progress.failed is None:\n",
+        "        if progress.failed is not None:\n",
     ),
 )

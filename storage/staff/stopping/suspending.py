@@ -6,8 +6,10 @@ from typing import NamedTuple
 from storage.engines.store import Transaction, insert_row
 from storage.staff.base.writes import TextRow, insert_text, lock_head
 
-# An order is kept for as long as a node may be away and come back.
 KEPT_SECONDS = 86_400
+# The newest orders are kept at any age. The ages are by the clocks of several hosts, and such a
+# clock may jump; a node carries out an order within seconds, or has lost its leases.
+KEPT_MIN = 1_000
 
 
 class EndedRow(NamedTuple):
@@ -181,8 +183,8 @@ async def order(
 ) -> int:
     """Add an order to all nodes, and return its number; the caller has locked the log's head.
 
-    Orders that every node has had time for are deleted; the newest stays, because nodes count from
-    it.
+    Orders of more than `KEPT_SECONDS` ago are deleted, but for the newest `KEPT_MIN`: nodes count
+    from the newest, and one of them may not have read the others yet.
     """
     number = (await tx.one(int, "SELECT COALESCE(MAX(number), 0) FROM halts") or 0) + 1
     await insert_row(
@@ -197,11 +199,12 @@ async def order(
     for table in ("halt_acks", "halts"):
         await tx.run(
             f"""
-            DELETE FROM {table} WHERE number < :number AND number IN (
-                SELECT number FROM halts WHERE created_at < :old ORDER BY number LIMIT 100
+            DELETE FROM {table} WHERE number IN (
+                SELECT number FROM halts WHERE number <= :last AND created_at < :old
+                ORDER BY number LIMIT 100
             )
             """,
-            number=number,
+            last=number - KEPT_MIN,
             old=now - KEPT_SECONDS,
         )
     return number

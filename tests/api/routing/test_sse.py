@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,41 @@ async def test_events_that_come_without_a_pause_are_checked() -> None:
     found = [event.name async for event in sse.while_current(endless(), goes_on)]
     assert found[-1] == "bye"
     assert found.count("x") <= 2
+    assert closed == [True]
+
+
+async def test_a_reader_that_is_cancelled_twice_has_closed_its_events() -> None:
+    """The client goes, and the daemon stops while the events are being closed."""
+    asked, closing, closed = asyncio.Event(), asyncio.Event(), []
+
+    async def slow_to_close() -> AsyncGenerator[Event, None]:
+        try:
+            yield Event("x", None)
+            asked.set()
+            await asyncio.Event().wait()
+        finally:
+            closing.set()
+            try:
+                await asyncio.sleep(10.0)
+            finally:
+                closed.append(True)
+
+    async def is_current() -> bool:
+        return True
+
+    async def reader() -> None:
+        events = sse.while_current(slow_to_close(), GoesOn(is_current, check_seconds=10.0))
+        async with aclosing(events):
+            async for event in events:
+                assert event.name == "x"
+
+    reading = asyncio.create_task(reader())
+    await asked.wait()
+    reading.cancel()
+    await closing.wait()
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
     assert closed == [True]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from support.base.generators import watched
 from support.base.waiting import until
 from support.database.statements import counted
 from support.market.books import refusal
@@ -433,6 +434,20 @@ async def test_a_reader_at_another_daemon_gets_the_last_bytes(market: Market, ma
         assert isinstance(event, Wrote)
         assert event.data == b"last"
         assert isinstance(await anext(events), Over)
+
+
+async def test_a_reader_that_leaves_in_a_log_leaves_nothing_open(
+    market: Market, logs: Logs
+) -> None:
+    buyer, worker = await market.person(credit="20"), await market.person()
+    job_id, device = await running(market, buyer, worker)
+    await append(logs, device, job_id, 0, b"first")
+    left_open: list[str] = []
+    with watched(left_open.append):
+        events = logs.follow(buyer, job_id, position=None, number=None)
+        assert [type(await anext(events)) for _ in range(2)] == [Began, Wrote]
+        await events.aclose()
+    assert left_open == []
 
 
 async def test_a_reader_waits_without_a_look_while_the_job_waits_for_another_attempt(

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 import pytest
+from support.base.generators import watched
 from support.base.waiting import until
 from support.market.events import rows_of
 from support.market.market import Market
@@ -81,6 +82,24 @@ async def test_identifiers_of_a_time_are_behind_its_beginning(market: Market) ->
     market.clock.now += 1
     after = market.identifiers.new()
     assert before < beginning_of(market.clock.now) < after
+
+
+async def test_a_reader_that_leaves_between_two_events_leaves_nothing_open(market: Market) -> None:
+    first, second, third = [await ping(market, market.context, "u") for _ in range(3)]
+    left_open: list[str] = []
+    with watched(left_open.append):
+        missed = following(feed_of(market, market.context), since=first.id)
+        assert isinstance(await anext(missed), Idle)
+        assert await next_row(missed) == first  # the overlap
+        await missed.aclose()
+        feed = feed_of(market, market.context, FeedPace(heartbeat_seconds=0.05))
+        items = following(feed, since=third.id)
+        assert [await next_row(items) for _ in range(3)] == [first, second, third]
+        fourth = await ping(market, market.context, "u")
+        await ping(market, market.context, "u")
+        assert await next_row(items) == fourth
+        await items.aclose()
+    assert left_open == []
 
 
 @pytest.mark.both_engines

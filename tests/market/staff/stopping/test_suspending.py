@@ -36,6 +36,7 @@ from market.staff.stopping.suspending import ALL, Ordered
 from storage.accounts import users as user_queries
 from storage.bandwidth import halts as halt_queries
 from storage.engines.store import Transaction
+from storage.staff.stopping import suspending as stored
 
 DAY = 86_400
 JOB = NewJob("a title", "script", MICRO, 1, "", "")
@@ -185,7 +186,7 @@ async def test_a_suspension_ends_by_itself(market: Market) -> None:
     assert await market.suspensions.end_due() == 1
     assert (await users.view(market.context, ROOT, user)).suspended == []
     kinds = [row.kind for row in await market.store.read(halt_queries.after, 0, limit=9)]
-    assert kinds == ["look", "go"]  # orders of the first day are deleted
+    assert kinds == ["look", "halt", "look", "go"]
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
@@ -309,15 +310,33 @@ async def test_nodes_carry_out_each_order_and_acknowledge_it(market: Market) -> 
     assert (answer.silent, answer.connections) == ((), 3)
 
 
-async def test_old_orders_are_deleted_and_numbers_go_on(market: Market) -> None:
+@pytest.mark.both_engines
+async def test_old_orders_are_deleted_but_for_the_newest_and_numbers_go_on(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "KEPT_MIN", 3)
     node, user = Halts(market.context), await market.person()
-    for _ in range(3):
+
+    async def numbers() -> list[int]:
+        return [row.number for row in await market.store.read(halt_queries.after, 0, limit=9)]
+
+    for _ in range(4):
         await suspend(market, user)
-    await node.done("a", [(1, 0)])
-    market.clock.now += 2 * DAY
+    await node.done("a", [(1, 0), (3, 0)])
+    assert await numbers() == [1, 2, 3, 4]  # none is old
+    market.clock.now += DAY + 1
     ordered = await suspend(market, user)
-    rows = await market.store.read(halt_queries.after, 0, limit=9)
-    assert [row.number for row in rows] == [4] == [ordered.number]
+    assert await numbers() == [3, 4, 5]
+    assert ordered.number == 5
+
+
+async def test_a_clock_that_jumps_days_ahead_takes_no_order_from_a_node(market: Market) -> None:
+    node, user = Halts(market.context), await market.person()
+    await node.begin()
+    first = await suspend(market, user)
+    market.clock.now += 3 * DAY
+    second = await resume(market, user)
+    assert [order.number for order in await node.new()] == [first.number, second.number]
 
 
 @pytest.mark.both_engines
