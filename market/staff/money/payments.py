@@ -134,8 +134,7 @@ async def _listed(
     await permit(tx, author, Action.PAYMENT_VIEW)
     if name:
         user = await resolve(tx, name)
-        rows = await queries.page(tx, user.id, before=before, limit=limit)
-        return [row for row in rows if status in ("", row.status)]
+        return await queries.page(tx, user.id, status=status, before=before, limit=limit)
     return await queries.all_of(tx, status, before=before, limit=limit)
 
 
