@@ -179,7 +179,7 @@ class BtcPayProvider:
         await self._calls.close()
 
     async def _pull_payments(self) -> list[_PullPayment]:
-        """Return all pull payments of the store, with those that were archived."""
+        """Return the pull payments of the store, also archived ones."""
         return await self._get(
             f"{self._store}/pull-payments?includeArchived=true", list[_PullPayment]
         )
