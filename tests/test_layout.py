@@ -515,6 +515,7 @@ ABOUT_SEVERAL = {
         "market/recovery/recovery.py by the routes of api/accounts/accounts.py"
     ),
     "tests/api/jobs/test_job_specs.py": "market/jobs/specs.py by the routes of api/jobs/jobs.py",
+    "tests/api/staff/test_odd_names.py": "every route with a name in its path",
     "tests/api/test_fuzz.py": "every route, with requests made up from the API's own document",
     "tests/api/test_idempotency.py": (
         "market/events/idempotency.py, for every route that takes a key"

@@ -68,7 +68,7 @@ class AppealRoutes:
                 scope=Scope.JOBS_WRITE,
                 body=AppealRequest,
                 example={"reason": "The log shows the missing files."},
-                errors=(Code.JOB_NOT_FOUND, Code.NOT_REVIEWABLE),
+                errors=(Code.JOB_NOT_FOUND, Code.NOT_REVIEWABLE, Code.ALREADY_APPEALED),
             ),
             Route(
                 "POST",
@@ -79,7 +79,7 @@ class AppealRoutes:
                 auth=Auth.WORKER,
                 body=AppealRequest,
                 example={"reason": "The log shows the expected sum."},
-                errors=(Code.JOB_NOT_FOUND, Code.NOT_REVIEWABLE),
+                errors=(Code.JOB_NOT_FOUND, Code.NOT_REVIEWABLE, Code.ALREADY_APPEALED),
             ),
             Route(
                 "GET",

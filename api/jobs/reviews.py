@@ -45,7 +45,7 @@ class ReviewRoutes:
                 scope=Scope.JOBS_WRITE,
                 body=DisputeRequest,
                 example={"reason": "The file is empty."},
-                errors=errors,
+                errors=(*errors, Code.ALREADY_DISPUTED),
             ),
         ]
 

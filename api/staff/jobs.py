@@ -218,7 +218,7 @@ class JudgingRoutes:
                 JobLogReply,
                 action=Action.JOB_VIEW,
                 body=JobLogRequest,
-                errors=missing,
+                errors=(*missing, Code.ATTEMPT_NOT_FOUND),
                 example={"text": "No space left"},
             ),
             *(
@@ -273,7 +273,7 @@ class JudgingRoutes:
         """Return lines of a log."""
         body, logs = call.body, self._terms.logs
         found = await judging.evidence(self._context, author(call), call.path["job"])
-        number, lines = body.attempt or found.job.attempts, []
+        number, lines = job_logs.attempt_of(found.job, body.attempt), []
         if number:
             lines = await asyncio.to_thread(
                 job_logs.shown,

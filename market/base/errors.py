@@ -185,6 +185,21 @@ class Code(Enum):
         Kind.INVALID,
         "The caller cannot, or can no longer, decide about the payment of this job.",
     )
+    ATTEMPT_NOT_FOUND = (
+        "attempt_not_found",
+        Kind.NOT_FOUND,
+        "There was no such attempt at this job.",
+    )
+    ALREADY_DISPUTED = (
+        "already_disputed",
+        Kind.INVALID,
+        "The payment of this job is disputed with another reason, which stays.",
+    )
+    ALREADY_APPEALED = (
+        "already_appealed",
+        Kind.INVALID,
+        "The caller has appealed with another reason, which stays.",
+    )
     ARTIFACT_NOT_FOUND = (
         "artifact_not_found",
         Kind.NOT_FOUND,

@@ -57,9 +57,12 @@ async def erase(
         MarketError: `account_not_empty`; `account_closed`, when it was erased before;
             `user_not_found`.
     """
-    user = await _locked(tx, user_id)
     closure = await closures.find(tx, user_id)
-    if closure is not None and closure.state == ClosureStatus.CLOSED and closure.waives:
+    gives_up = waives or (closure is not None and bool(closure.waives))
+    user = await _locked(tx, user_id, gives_up=gives_up)
+    closure = await closures.find(tx, user_id)
+    is_closed = closure is not None and closure.state == ClosureStatus.CLOSED
+    if gives_up and closure is not None and is_closed and closure.waives:
         # The user has given up the money of that day, and no money that came later.
         waives = waives or not await open_things.has_paid_in(tx, user_id, closure.closed_at)
     found = list_open(await open_things.of_user(tx, user_id, context.now()), waives=waives)
@@ -87,19 +90,25 @@ async def erase_again(tx: Transaction, context: Context, user_id: str) -> bool:
     """
     if await user_queries.find(tx, user_id) is None:
         return False
-    user = await _locked(tx, user_id)
+    user = await _locked(tx, user_id, gives_up=False)
     if await closures.is_erased(tx, user_id):
         return False
     await _erase(tx, context, user)
     return True
 
 
-async def _locked(tx: Transaction, user_id: str) -> UserRow:
-    """Lock a user: accounts before the user, in the order of a purchase.
+async def _locked(tx: Transaction, user_id: str, *, gives_up: bool) -> UserRow:
+    """Lock a user, and before that all rows that other units lock before a user, in their order.
 
-    Money that arrives at the same time is seen here, or its transaction sees the erasure.
+    These are the deploys, the jobs and the reputations; then the accounts, with those of the house
+    if it may get money that the user `gives_up`. Money that arrives at the same time is seen here,
+    or its transaction sees the erasure.
     """
-    await tx.lock("accounts", [ledger.available(user_id, currency) for currency in Currency])
+    await queries.lock_works(tx, user_id)
+    accounts = [ledger.available(user_id, currency) for currency in Currency]
+    if gives_up:
+        accounts += [ledger.revenue(currency) for currency in Currency]
+    await tx.lock("accounts", sorted(accounts))
     await user_queries.lock(tx, user_id)
     user = await user_queries.find(tx, user_id)
     if user is None:

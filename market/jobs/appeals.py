@@ -55,7 +55,7 @@ class Appeals:
         self._context = context
 
     async def appeal(self, user_id: str, job_id: str, reason: str) -> AppealRow:
-        """Ask for a second decision about the dispute of a job; a repetition changes nothing.
+        """Ask for a second decision about the dispute of a job; the same again changes nothing.
 
         Args:
             user_id: the buyer of the job, or a worker whose pay was disputed.
@@ -64,7 +64,8 @@ class Appeals:
 
         Raises:
             MarketError: `invalid_field`; `job_not_found`, for all others; `not_reviewable`, when
-                nothing was decided, the decision has awarded everything, or its 14 days are over.
+                nothing was decided, the decision has awarded everything, or its 14 days are over;
+                `already_appealed`, with another reason, which stays.
         """
         check_reason(reason)
         return await self._context.store.write(self._appeal, user_id, job_id, reason)
@@ -99,8 +100,11 @@ class Appeals:
         if job is None or user_id not in {job.user_id, *(row.user_id for row in rows)}:
             raise MarketError(Code.JOB_NOT_FOUND)
         for before in await queries.of_job(tx, job_id):
-            if before.user_id == user_id:
-                return before
+            if before.user_id != user_id:
+                continue
+            if before.reason != reason:
+                raise MarketError(Code.ALREADY_APPEALED)
+            return before
         claim, now = claim_of(rows, user_id), self._context.now()
         if claim is None:
             raise MarketError(Code.NOT_REVIEWABLE, "No dispute of this job was decided.")

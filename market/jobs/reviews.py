@@ -106,11 +106,11 @@ class Reviews:
     async def dispute(self, user_id: str, job_id: str, reason: str) -> None:
         """Stop the payment for a job until the operator decides.
 
-        A second dispute changes nothing, not even the reason.
+        The same dispute again changes nothing.
 
         Raises:
             MarketError: `job_not_found`; `not_reviewable`, when it is not in review any more;
-                `invalid_field`.
+                `already_disputed`, with another reason, which stays; `invalid_field`.
         """
         check_reason(reason)
         await self._store.write(_dispute, user_id, job_id, reason=reason, now=self._now())
@@ -273,9 +273,13 @@ async def _confirm(
 
 async def _dispute(tx: Transaction, user_id: str, job_id: str, *, reason: str, now: int) -> None:
     rows = await _of_buyer(tx, user_id, job_id)
-    is_new = await queries.dispute(tx, job_id, reason=reason, now=now)
-    if not is_new and not any(row.state == ReviewStatus.DISPUTED for row in rows):
+    if await queries.dispute(tx, job_id, reason=reason, now=now):
+        return
+    before = [row.reason for row in rows if row.state == ReviewStatus.DISPUTED]
+    if not before:
         raise MarketError(Code.NOT_REVIEWABLE)
+    if reason not in before:
+        raise MarketError(Code.ALREADY_DISPUTED)
 
 
 async def _expire(tx: Transaction, context: Context, chosen: Decision, job_id: str) -> None:

@@ -772,7 +772,8 @@ async def _of_user(tx: Transaction, user_id: str, payment_id: str) -> PaymentRow
 
 async def _page(tx: Transaction, user_id: str, before: str, limit: int) -> list[PaymentView]:
     rows = await queries.page(tx, user_id, before=before, limit=limit)
-    return [PaymentView(row, await return_queries.of_payment(tx, row.id)) for row in rows]
+    returns = await return_queries.of_payments(tx, [row.id for row in rows])
+    return [PaymentView(row, returns[row.id]) for row in rows]
 
 
 async def _receipt(tx: Transaction, user_id: str, payment_id: str) -> ReceiptView:

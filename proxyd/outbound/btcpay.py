@@ -2,7 +2,8 @@
 
 Invoices are in USD; the server settles them in coins, and converts at its own rate. Only an invoice
 that is settled, and not over- or underpaid, is credited; the others wait for the operator. A refund
-opens a pull payment: the payer claims it on a page of the server.
+opens a pull payment in the currency of its invoice: the payer claims it on a page of the server. An
+invoice that the operator has made for a payment may be in another currency.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,6 +29,7 @@ from market.payments.provider import (
 from proxyd.outbound.payment_calls import PaymentCalls, header_of, is_signed
 
 MINUTE_SECONDS = 60
+USD = "USD"
 OWN = "proxyd "  # the beginning of the names of our pull payments
 _STATES: dict[str, Literal["open", "paid", "expired", "failed"]] = {
     "New": "open",
@@ -105,7 +107,7 @@ class BtcPayProvider:
             left = max(payment.expires_at - self._now(), MINUTE_SECONDS)
             request = {
                 "amount": as_decimal(payment.amount),
-                "currency": "USD",
+                "currency": USD,
                 "metadata": {"orderId": payment.id, "itemDesc": payment.title},
                 "checkout": {
                     "redirectURL": payment.return_url,
@@ -123,18 +125,17 @@ class BtcPayProvider:
         state = _STATES.get(invoice.status)
         if state is None:
             raise ProviderError("its answer has a state that is not known", is_of_payment=True)
-        is_other = invoice.additionalStatus in _OTHER_AMOUNTS
-        if is_other and invoice.additionalStatus != "PaidPartial":
+        if invoice.additionalStatus in ("PaidOver", "PaidLate"):
             state = "paid"  # with another amount, so it is doubtful
         returns: tuple[SeenReturn, ...] = ()
         if state == "paid":
-            found = await self._get(f"{self._store}/pull-payments", list[_PullPayment])
+            found = await self._pull_payments()
             returns = tuple(
                 _refund(each) for each in found if each.name.startswith(f"{OWN}{provider_id} ")
             )
         return Seen(
             state=state,
-            amount=0 if is_other else _micro(invoice.amount),
+            amount=_paid(invoice),
             currency=invoice.currency.lower(),
             payment_id=_order(invoice),
             has_mode=True,
@@ -146,15 +147,17 @@ class BtcPayProvider:
         """See `Provider.refund`. An earlier pull payment of the same name is found."""
         del charge_id
         name = f"{OWN}{provider_id} {key}"
-        found = await self._get(f"{self._store}/pull-payments", list[_PullPayment])
-        for each in found:
+        for each in await self._pull_payments():
             if each.name == name:
                 return _refund(each)
+        invoice = await self._get(self._path(provider_id), _Invoice)
+        if invoice.currency != USD and not 0 < amount <= _paid(invoice):
+            raise ProviderError("its invoice does not have this amount", is_final=True)
         request = {
             "name": name,
             "refundVariant": "Custom",
             "customAmount": as_decimal(amount),
-            "customCurrency": "USD",
+            "customCurrency": invoice.currency,
         }
         made = await self._post(f"{self._path(provider_id)}/refund", request, _PullPayment)
         return SeenReturn(made.id, "refund", "done", amount, key)
@@ -175,6 +178,12 @@ class BtcPayProvider:
         """See `Provider.close`."""
         await self._calls.close()
 
+    async def _pull_payments(self) -> list[_PullPayment]:
+        """Return the pull payments of the store, also archived ones."""
+        return await self._get(
+            f"{self._store}/pull-payments?includeArchived=true", list[_PullPayment]
+        )
+
     def _path(self, provider_id: str) -> str:
         return f"{self._store}/invoices/{quote(provider_id, safe='')}"
 
@@ -193,6 +202,15 @@ def _order(invoice: _Invoice) -> str:
     return found if isinstance(found, str) else ""
 
 
+def _paid(invoice: _Invoice) -> int:
+    """Return the paid amount in micro-units of the invoice's currency; 0 for one that is unknown.
+
+    Raises:
+        ProviderError: it is no amount.
+    """
+    return 0 if invoice.additionalStatus in _OTHER_AMOUNTS else _micro(invoice.amount)
+
+
 def _refund(found: _PullPayment) -> SeenReturn:
     """Return a pull payment as a refund; one that was archived is taken back."""
     state: ReturnState = "void" if found.archived else "done"
@@ -200,7 +218,7 @@ def _refund(found: _PullPayment) -> SeenReturn:
 
 
 def _micro(amount: str) -> int:
-    """Return an amount of the API in micro-USD.
+    """Return an amount of the API in micro-units.
 
     Raises:
         ProviderError: it is no amount.

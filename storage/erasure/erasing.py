@@ -21,6 +21,23 @@ class EventRow(NamedTuple):
     data: str
 
 
+# The rows that an erasure changes, and that other units lock before accounts, in their order.
+_LOCKED_FIRST = {
+    "deploys": "SELECT id FROM deploys WHERE user_id = :user",
+    "jobs": """
+        SELECT id FROM jobs WHERE user_id = :user
+        UNION
+        SELECT a.job_id FROM devices AS d JOIN job_attempts AS a ON a.device_id = d.id
+        WHERE d.user_id = :user AND a.reason IS NOT NULL
+    """,
+    "reputations": """
+        SELECT r.id FROM reputations AS r WHERE r.id = :user
+        UNION
+        SELECT r.id FROM devices AS d JOIN reputations AS r ON r.id = d.id WHERE d.user_id = :user
+    """,
+}
+
+
 def statements() -> list[str]:
     """Return the statements that erase one user, in their order."""
     found = []
@@ -47,11 +64,17 @@ def _is_touched(rows: Rows) -> bool:
     return any(column.how in _CHANGING for column in rows.columns.values())
 
 
+async def lock_works(tx: Transaction, user_id: str) -> None:
+    """Lock the deploys, jobs and reputations that an erasure changes, before it locks accounts."""
+    for table, sql in _LOCKED_FIRST.items():
+        await tx.lock(table, await tx.all(str, sql, user=user_id))
+
+
 async def erase(tx: Transaction, user_id: str, *, mail_hash: str, now: int) -> None:
     """Erase a user: delete or empty every text that may be about them, in all tables.
 
     Args:
-        tx: the transaction; the caller has locked the user.
+        tx: the transaction; the caller has locked the works (`lock_works`) and the user.
         user_id: the user.
         mail_hash: the key of the user's requests for a new password in the outbox.
         now: UTC seconds.

@@ -99,17 +99,25 @@ async def find_by_charge(tx: Transaction, provider: str, charge_id: str) -> str 
     )
 
 
-async def page(tx: Transaction, user_id: str, *, before: str, limit: int) -> list[PaymentRow]:
-    """Return the payments of a user that are older than one ("": all), the newest first."""
+async def page(
+    tx: Transaction, user_id: str, *, status: str = "", before: str, limit: int
+) -> list[PaymentRow]:
+    """Return the payments of a user that are older than one ("": all), the newest first.
+
+    With a `status` only those in this state.
+    """
+    only = "AND status = :status" if status else ""
+    named = {"status": status} if status else {}
     return await tx.all(
         PaymentRow,
         f"""
-        {_SELECT} WHERE user_id = :user_id AND id < :before
+        {_SELECT} WHERE user_id = :user_id AND id < :before {only}
         ORDER BY id {NEWEST_FIRST} LIMIT :limit
         """,
         user_id=user_id,
         before=behind(before),
         limit=limit,
+        **named,
     )
 
 

@@ -1,5 +1,7 @@
 """Queries on the money of payments that goes back to its payers: refunds and disputes."""
 
+import json
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.engines.store import Transaction, insert_row
@@ -46,6 +48,23 @@ async def of_payment(tx: Transaction, payment_id: str) -> list[ReturnRow]:
     return await tx.all(
         ReturnRow, f"{_SELECT} WHERE payment_id = :payment_id ORDER BY id", payment_id=payment_id
     )
+
+
+async def of_payments(tx: Transaction, payment_ids: Sequence[str]) -> dict[str, list[ReturnRow]]:
+    """Return the returns of payments, as `of_payment` does, by the payment."""
+    columns = ", ".join(f"r.{name}" for name in ReturnRow._fields)
+    rows = await tx.all(
+        ReturnRow,
+        f"""
+        SELECT {columns} FROM {tx.table("asked", id="TEXT")}
+        JOIN payment_returns AS r ON r.payment_id = asked.id ORDER BY r.id
+        """,
+        asked=json.dumps([{"id": payment_id} for payment_id in payment_ids]),
+    )
+    found: dict[str, list[ReturnRow]] = {payment_id: [] for payment_id in payment_ids}
+    for row in rows:
+        found[row.payment_id].append(row)
+    return found
 
 
 async def set_ref(tx: Transaction, return_id: str, provider_ref: str) -> None:

@@ -113,6 +113,11 @@ async def test_a_dispute_is_decided_each_way(visit: Visit, staff: StaffApi) -> N
         await tab.until_text(f"<img src=x> {letter}", "main")
         await tab.click("Show the log")
         await tab.until_text("no lines")
+        visit.expect("404")
+        await tab.fill("Attempt, empty for the newest", "2")
+        await tab.click("Show the log")
+        await tab.until_text("This job has no attempt 2: its attempts are 1.")
+        assert "no lines" not in await tab.text("main")
         await tab.fill("Decision", word)
         if percent:
             await tab.fill("Percent for the buyer", percent)

@@ -41,6 +41,7 @@ function logOf(job) {
     ["attempt", "Attempt, empty for the newest", { inputmode: "numeric", pattern: "[1-9][0-9]{0,5}", required: false }],
   ], "Show the log", async ({ text, stream, attempt }) => {
     const body = { text, stream, attempt: attempt ? Number(attempt) : null };
+    replace(lines); // a refusal shows none of another attempt
     const found = await ask("POST", `/jobs/${at(job.id)}/log`, body);
     replace(lines, found.lines.length ? found.lines.map((each) =>
       el("span", {}, `${String(each.number).padStart(6)}  `, each.is_hit ? el("mark", {}, each.text) : each.text, "\n")) : "no lines");

@@ -6,7 +6,6 @@ their payout. Its account buys nothing until it is paid or forgiven.
 
 from functools import partial
 
-from market.accounts import bounds
 from market.base.errors import Code, MarketError
 from market.base.user_fields import check_reference
 from market.events.context import Context
@@ -79,11 +78,12 @@ async def post(
         MarketError: `debt_too_small`.
     """
     house = ledger.revenue(new.currency)
-    await bounds.lock_user(tx, new.user_id)
+    # With the account of `bounds.lock_user`, in one call: the end of a job locks the house first.
     await ledger.lock(
         tx,
         [
             Movement(house, ledger.losses(new.currency), 1),
+            Movement(house, ledger.available(new.user_id, Currency.CREDIT), 1),
             *debts.accounts(new.user_id, new.currency),
         ],
     )

@@ -5,8 +5,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from market.base.errors import Code, MarketError
 from market.logs import readers
 from market.logs.text import text_of
+from storage.jobs.jobs import JobRow
 from storage.logs.files import Attempt, LogFiles
 
 READ_BYTES = 1024 * 1024
@@ -24,6 +26,20 @@ class LogLine(Struct, frozen=True):
     number: int
     is_hit: bool
     text: str
+
+
+def attempt_of(job: JobRow, number: int | None) -> int:
+    """Return the number of an attempt at a job, by default of the newest; 0 if there was none.
+
+    Raises:
+        MarketError: `attempt_not_found`.
+    """
+    if number is None:
+        return job.attempts
+    if number > job.attempts:
+        message = f"This job has no attempt {number}: its attempts are {job.attempts}."
+        raise MarketError(Code.ATTEMPT_NOT_FOUND, message)
+    return number
 
 
 def shown(

@@ -12,7 +12,7 @@ from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.money.money import Currency
 from market.payments.booking import reference_of
-from market.staff.base.acts import PAYMENT, Act, Changes, act, permit, reason
+from market.staff.base.acts import PAYMENT, Act, Changes, act, permit, reason, require_name
 from market.staff.base.roles import Action, Author
 from market.staff.finding.users import resolve
 from market.staff.money import money
@@ -57,7 +57,7 @@ async def shown(context: Context, author: Author, payment_id: str) -> ShownPayme
     """Return all about a payment.
 
     Raises:
-        MarketError: `not_permitted`, `payment_not_found`.
+        MarketError: `not_permitted`, `invalid_field`, `payment_not_found`.
     """
     return await context.store.read(_shown, author, payment_id)
 
@@ -71,10 +71,10 @@ async def look(context: Context, author: Author, payment_id: str, why: str) -> P
     row = await context.store.read(find, payment_id)
 
     async def change(tx: Transaction) -> tuple[PaymentRow, Changes]:
-        await queries.hasten(tx, payment_id, context.now())
+        await queries.hasten(tx, row.id, context.now())
         return row, {}
 
-    made = Act(author, Action.PAYMENT_LOOK, PAYMENT, payment_id, row.user_id, reason(why))
+    made = Act(author, Action.PAYMENT_LOOK, PAYMENT, row.id, row.user_id, reason(why))
     return await context.store.write(act, context, made, change)
 
 
@@ -110,7 +110,7 @@ async def refund(
         limits,
         amount=amount,
         currency=Currency.USD,
-        deposit=reference_of(payment_id),
+        deposit=reference_of(row.id),
         reference=reference,
         why=why,
     )
@@ -120,9 +120,10 @@ async def find(tx: Transaction, payment_id: str) -> PaymentRow:
     """Return a payment.
 
     Raises:
-        MarketError: `payment_not_found`.
+        MarketError: `invalid_field`, `payment_not_found`.
     """
-    row = await queries.find(tx, payment_id)
+    require_name(payment_id)
+    row = await queries.find(tx, payment_id.lower())
     if row is None:
         raise MarketError(Code.PAYMENT_NOT_FOUND, "There is no such payment.")
     return row
@@ -134,8 +135,7 @@ async def _listed(
     await permit(tx, author, Action.PAYMENT_VIEW)
     if name:
         user = await resolve(tx, name)
-        rows = await queries.page(tx, user.id, before=before, limit=limit)
-        return [row for row in rows if status in ("", row.status)]
+        return await queries.page(tx, user.id, status=status, before=before, limit=limit)
     return await queries.all_of(tx, status, before=before, limit=limit)
 
 
@@ -146,6 +146,6 @@ async def _shown(tx: Transaction, author: Author, payment_id: str) -> ShownPayme
     return ShownPayment(
         row,
         "" if user is None else user.username,
-        await return_queries.of_payment(tx, payment_id),
-        await queries.find_receipt(tx, payment_id),
+        await return_queries.of_payment(tx, row.id),
+        await queries.find_receipt(tx, row.id),
     )

@@ -59,13 +59,16 @@ async def test_a_worker_appeals_by_the_program_of_the_device(
     assert (await say(service, buyer, job_id, "dispute", {"reason": "empty"})).status == 200
     await staff.call("POST", f"/jobs/{job_id}/reverse", WHY, token=await staff.token(Role.FINANCE))
     folder.mkdir(mode=0o700)
-    words = ("appeal", job_id, "--reason", "the log shows the sum")
-    for token, status, said in (
-        (second, 1, "There is no such job"),
-        (device, 0, "appealed; another person decides until 20"),
+    known = "appealed; another person decides until 20"
+    for token, why, status, said in (
+        (second, "the log shows the sum", 1, "There is no such job"),
+        (device, "the log shows the sum", 0, known),
+        (device, "the log shows the sum", 0, known),
+        (device, "the sum is right", 1, "has appealed with another reason, which stays"),
     ):
         agreed = Consent(service.url, token, "2026-01-01T00:00:00+00:00", Lend(cores=1))
         save(folder / names.CONSENT, agreed)
+        words = ("appeal", job_id, "--reason", why)
         returned, output = await proxyctl(folder, *words)
         assert (returned, said in output) == (status, True), output
     [appeal] = (await service.call("GET", "/api/appeals", token=owner.token)).body["appeals"]
@@ -79,9 +82,11 @@ async def test_a_buyer_appeals_and_another_member_decides(staff: StaffApi) -> No
     assert (early.status, early.code) == (400, "not_reviewable")
     await staff.call("POST", f"/jobs/{job_id}/uphold", WHY, token=first)
     made = await say(service, buyer, job_id, "appeal", {"reason": "the log shows it"})
-    again = await say(service, buyer, job_id, "appeal", {"reason": "other words"})
+    again = await say(service, buyer, job_id, "appeal", {"reason": "the log shows it"})
     assert made.status == 200, made.body
-    assert again.body["appeal_id"] == made.body["appeal_id"]
+    assert again.body == made.body
+    other_words = await say(service, buyer, job_id, "appeal", {"reason": "other words"})
+    assert (other_words.status, other_words.code) == (400, "already_appealed")
     one = f"/cases/appeal/{made.body['appeal_id']}"
     refused = await staff.call("POST", f"{one}/void", WHY, token=first)
     assert refused.code == "not_permitted"

@@ -73,6 +73,8 @@ async def test_a_buyer_disputes_and_no_worker_is_paid(service: Service) -> None:
     body = {"reason": "an empty file"}
     for _ in range(2):
         assert (await say(service, buyer, job_id, "dispute", body)).body == {"ok": True}
+    other = await say(service, buyer, job_id, "dispute", {"reason": "the wrong file"})
+    refused(other, "already_disputed", None)
     review = (await job_of(service, buyer, job_id))["review"]
     assert (review["state"], review["reason"]) == ("disputed", "an empty file")
     assert await wallet(service, owner) == (0, 9, 9)

@@ -9,7 +9,7 @@ from support.market.leaving import tools
 from support.market.market import Market
 from support.market.reviews import decide_review
 
-from market.base.errors import Code
+from market.base.errors import Code, MarketError
 from market.base.states import ReviewStatus
 from market.erasure import erasing
 from market.files.evidence import APPEAL_SECONDS
@@ -17,6 +17,7 @@ from market.jobs.appeals import DUE_SECONDS
 from storage.devices.devices import DeviceRow
 from storage.engines.store import Transaction
 from storage.files.evidence import is_evidence
+from storage.jobs.appeals import AppealRow
 
 UPHELD, REVERSED = ReviewStatus.UPHELD, ReviewStatus.REVERSED
 
@@ -44,7 +45,7 @@ async def test_the_side_that_lost_appeals_once(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id = await decided(market, buyer, worker, UPHELD)
     made = await asyncio.gather(
-        *(market.appeals.appeal(buyer, job_id, f"reason {each}") for each in range(3))
+        *(market.appeals.appeal(buyer, job_id, "a reason") for _ in range(3))
     )
     assert len({each.id for each in made}) == 1
     assert made[0].due_at == market.clock.now + DUE_SECONDS
@@ -53,6 +54,25 @@ async def test_the_side_that_lost_appeals_once(market: Market) -> None:
     won = market.appeals.appeal(worker, job_id, "more")
     assert await refusal(won) is Code.NOT_REVIEWABLE
     assert await market.appeals.listed(worker, limit=5) == []
+
+
+@pytest.mark.both_engines
+async def test_of_two_appeals_with_different_reasons_one_is_refused(market: Market) -> None:
+    buyer, worker = await market.person(credit="10"), await market.person()
+    job_id, device = await decided_on_device(market, buyer, worker, REVERSED)
+    made = await asyncio.gather(
+        market.appeals.appeal(worker, job_id, "one"),
+        market.appeals.appeal_of_device(device, job_id, "two"),
+        return_exceptions=True,
+    )
+    [kept] = [each for each in made if isinstance(each, AppealRow)]
+    [refused] = [each for each in made if isinstance(each, MarketError)]
+    assert refused.code is Code.ALREADY_APPEALED
+    [listed] = await market.appeals.listed(worker, limit=5)
+    assert (listed.id, listed.reason) == (kept.id, kept.reason)
+    assert (await market.appeals.appeal(worker, job_id, kept.reason)).id == kept.id
+    late = market.appeals.appeal(worker, job_id, "three")
+    assert await refusal(late) is Code.ALREADY_APPEALED
 
 
 async def test_the_evidence_stays_while_an_appeal_waits(market: Market) -> None:

@@ -127,7 +127,9 @@ async def test_a_dispute_freezes_the_money_until_the_operator_decides(market: Ma
     upheld, reversed_ = [await done(market, buyer, worker) for _ in range(2)]
     for job_id in (upheld, reversed_):
         await market.reviews.dispute(buyer, job_id, "an empty file")
-        await market.reviews.dispute(buyer, job_id, "again")
+        await market.reviews.dispute(buyer, job_id, "an empty file")
+        again = market.reviews.dispute(buyer, job_id, "again")
+        assert await refusal(again) is Code.ALREADY_DISPUTED
     market.clock.now += 30 * DAY
     assert await market.reviews.expire() == 0
     listed = await reviews.disputes(market.context)

@@ -270,6 +270,43 @@ async def test_a_refund_at_the_provider_is_booked(market: Market, bank: Bank) ->
     assert await balance(market, ledger.losses()) == -3 * USD
 
 
+@pytest.mark.both_engines
+async def test_a_page_of_payments_reads_all_their_returns_at_once(
+    market: Market, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = await market.person()
+    made = [await paid(market, bank, user) for _ in range(4)]
+    for payment_id, amount in ((made[0], 3 * USD), (made[2], 5 * USD), (made[2], 7 * USD)):
+        await market.payments.refund(user, payment_id, amount)
+    seen = watched(market.store, monkeypatch)
+    few = await market.payments.page(user, before="", limit=1)
+    asked = len(seen.taken())
+    page = await market.payments.page(user, before="", limit=50)
+    assert len(seen.taken()) == asked == 2
+    assert [each.id for each in few] == made[3:]
+    assert [(each.id, [back.amount for back in each.returns]) for each in reversed(page)] == [
+        (made[0], [3 * USD]),
+        (made[1], []),
+        (made[2], [5 * USD, 7 * USD]),
+        (made[3], []),
+    ]
+    assert await market.payments.page(user, before=made[0], limit=50) == []
+
+
+@pytest.mark.both_engines
+async def test_the_staff_finds_payments_of_a_user_by_their_state(
+    market: Market, bank: Bank
+) -> None:
+    user, other = await market.person(), await market.person()
+    old = await paid(market, bank, user)
+    for each in (user, user, other):
+        await market.payments.create(each, 20 * USD)
+    found = await staff_payments.listed(
+        market.context, Machine("root"), user, status="paid", before="", limit=1
+    )
+    assert [row.id for row in found] == [old]
+
+
 async def test_a_look_without_news_reads_the_returns_once_for_all_reports(
     market: Market, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:

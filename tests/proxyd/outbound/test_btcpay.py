@@ -56,8 +56,29 @@ async def test_a_payment_is_opened_once_seen_and_refunded(
     assert await provider.refund(opened.provider_id, "", 7_420_000, "r1") == refund
     assert (await provider.look(opened.provider_id)).returns == (refund,)
     assert (refund.amount, refund.own_id, refund.state) == (7_420_000, "r1", "done")
+    assert server.pulls[refund.ref]["currency"] == "USD"
     server.pulls[refund.ref]["archived"] = True
     assert (await provider.look(opened.provider_id)).returns[0].state == "void"
+    again = await provider.refund(opened.provider_id, "", 7_420_000, "r1")
+    assert (again.ref, again.state, len(server.pulls)) == (refund.ref, "void", 1)
+
+
+async def test_a_refund_has_the_currency_of_its_invoice(
+    server: BtcPayServer, provider: BtcPayProvider
+) -> None:
+    opened = await provider.create(new())
+    server.invoices[opened.provider_id].update(currency="EUR", amount="18.00")
+    server.settle(opened.provider_id)
+    refund = await provider.refund(opened.provider_id, "", 9 * MICRO, "r1")
+    made = server.pulls[refund.ref]
+    assert (made["amount"], made["currency"], refund.amount) == ("9.00", "EUR", 9 * MICRO)
+    # The rest of the ratio is not known, or the amount is more than was paid: by hand.
+    for amount, additional in ((19 * MICRO, "None"), (MICRO, "PaidOver")):
+        server.settle(opened.provider_id, additional)
+        with pytest.raises(ProviderError) as refused:
+            await provider.refund(opened.provider_id, "", amount, "r2")
+        assert refused.value.is_final
+    assert len(server.pulls) == 1
 
 
 async def test_another_amount_is_left_to_the_operator(

@@ -2,6 +2,9 @@
 
 A row that refers to a user locks that user, so an account may not be locked after it: a unit that
 locks the account first, as the closing of an account does, would wait for the other one forever.
+
+The end of any job locks an account of the house that pays for work, and then those of users. So
+another unit may not lock it after an account of a user, either.
 """
 
 import re
@@ -14,6 +17,8 @@ from storage.engines.store import Value
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _INTO = re.compile(r"\s*INSERT INTO (\w+)")
 _AVAILABLE = re.compile(r"user:(.*):available:")
+# Accounts of the house that units lock before the accounts of several users.
+_PAYERS = ("house:revenue:", "house:review:", "house:rewards:")
 
 
 class Held:
@@ -35,7 +40,7 @@ class Held:
             self._users.update(_UUID.findall(" ".join(map(str, values.values()))))
 
     def locks(self, table: str, ids: Sequence[str]) -> bool:
-        """Note rows that are locked; False for an account after its user."""
+        """Note rows that are locked; False for an account that is locked too late."""
         if table == "users":
             self._users.update(ids)
         if table != "accounts":
@@ -45,6 +50,8 @@ class Held:
         return not late
 
     def _is_late(self, account: str) -> bool:
+        if account.startswith(_PAYERS):
+            return any(map(_AVAILABLE.match, self._accounts))
         owner = _AVAILABLE.match(account)
         if owner is None or owner[1] not in self._users:
             return False

@@ -21,7 +21,7 @@ class SteppedStore:
 
     Attributes:
         lockers: the functions that have locked rows, as `module.function`.
-        late: functions on the way to a user's account that was locked after the user.
+        late: functions on the way to an account that was locked too late (`Held`).
         referring: the tables whose rows refer to users.
 
     Args:

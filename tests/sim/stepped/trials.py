@@ -66,7 +66,7 @@ class Trials:
 
     Attributes:
         lockers: functions that have locked, in all trials.
-        late: ways to an account that was locked after its user, in all trials.
+        late: ways to an account that was locked too late (`Held`), in all trials.
     """
 
     def __init__(self, site: Site, world: World) -> None:
@@ -89,7 +89,7 @@ class Trials:
 
     @property
     def late(self) -> set[str]:
-        """Return the ways to a user's account that was locked after the user."""
+        """Return the ways to an account that was locked too late."""
         return {each for store in self._site.stores.values() for each in store.late}
 
     async def run(self, meeting: Meeting, seed: int) -> Trial:

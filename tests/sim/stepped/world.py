@@ -180,7 +180,7 @@ async def _jobs(world: World, here: Market) -> None:
     for number, job_id in enumerate(copies):
         name = f"copy {number}"
         world.jobs[name] = job_id
-        owner = await here.person()
+        owner = world.people[f"worker of {name}"] = await here.person()
         await prove(here, owner)
         world.devices[name] = await on(here, job_id, owner)
     await here.jobs.complete(world.devices["copy 0"], copies[0], "same")

@@ -90,7 +90,9 @@ class BtcPayServer:
         return web.json_response(self.pulls[pull_id])
 
     async def _pulls(self, request: web.Request) -> web.Response:
-        return web.json_response(list(self.pulls.values()))
+        has_archived = request.query.get("includeArchived") == "true"
+        pulls = [each for each in self.pulls.values() if has_archived or not each["archived"]]
+        return web.json_response(pulls)
 
 
 @asynccontextmanager

@@ -3,7 +3,6 @@
 import asyncio
 from argparse import Namespace
 
-from market.base.errors import Code, MarketError
 from market.money.money import as_decimal
 from market.staff.money import job_logs, judging
 from market.staff.money.approvals import State
@@ -19,10 +18,7 @@ from storage.logs.files import Attempt
 
 async def _show(desk: Desk, options: Namespace) -> Report:
     found = await judging.evidence(desk.context, desk.author, options.job)
-    number = options.attempt or found.job.attempts
-    if number > found.job.attempts:
-        message = f"This job has no attempt {number}: its attempts are {found.job.attempts}."
-        raise MarketError(Code.JOB_NOT_FOUND, message)
+    number = job_logs.attempt_of(found.job, options.attempt)
     streams = (options.stream,) if options.stream else tuple(job_logs.STREAMS)
     logs = []
     if number:

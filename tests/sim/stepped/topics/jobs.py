@@ -4,8 +4,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from support.market.leaving import tools
+
 from market.base.states import ReviewStatus
 from market.dispatch.claims import claim
+from market.erasure import erasing
 from market.jobs import reviews
 from market.money.money import MICRO, Currency
 from market.staff.base.roles import Machine
@@ -157,6 +160,13 @@ REVIEWS: Mapping[str, Action] = {
 }
 
 
+async def _erases_worker(side: Side) -> Any:
+    """Confirm a copy, and erase its worker with the pay."""
+    market, worker = side.market, side.world.people["worker of copy 0"]
+    await market.reviews.confirm(side.buyer, side.world.jobs["copy 0"])
+    await market.store.write(erasing.erase, market.context, tools(market), worker, waives=True)
+
+
 COPIES: Mapping[str, Action] = {
     "completes a copy": partial(completes, "copy 1", "same"),
     "completes another copy": partial(completes, "copy 2", "same"),
@@ -164,4 +174,5 @@ COPIES: Mapping[str, Action] = {
     "fails a copy": partial(fails, "copy 1"),
     "cancels a copy": partial(cancels, "copy 1"),
     "takes a copy back": partial(takes_back, "copy 1"),
+    "erases a worker who was paid": _erases_worker,
 }
