@@ -202,7 +202,7 @@ class SuspendedItem(Struct):
 
 
 class ProblemItem(Struct):
-    """What waits for somebody about a user.
+    """Open problem of a user, such as a complaint or a debt.
 
     `id` is the number of a complaint, the job of a dispute, the device of a barred exit, and the
     identifier of everything else.

@@ -63,7 +63,7 @@ class Story:
 
 
 def paid_and_spent(story: Story) -> None:
-    """Two deposits of 20 USD, of which 25 are spent: 15 of the second are unspent."""
+    """Pay 20 USD in twice, and spend 25: 15 of the second deposit are unspent."""
     for reference in ("inv-1", "inv-2"):
         deposit = ("wallet", "deposit", "ada@example.com", "--usd", "20", "--reference", reference)
         done = process.run(story.url, *deposit)
@@ -91,7 +91,7 @@ def refunded(story: Story) -> None:
 
 
 def approved(story: Story) -> None:
-    """More than the limit waits for a second person, who is not its author."""
+    """Ask for more than the limit: another person than the author approves it."""
     waits = story.refund("8", "r-2", status=3)
     request = waits["waits"]["approval"]
     assert story.balance() == 10

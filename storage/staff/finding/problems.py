@@ -1,4 +1,4 @@
-"""What waits for somebody about one user: complaints, disputes, requests, debts, barred exits."""
+"""Queries on the open problems of one user: complaints, disputes, requests, debts, barred exits."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from storage.engines.store import Transaction
 
 
 class ProblemRow(NamedTuple):
-    """An open problem: its kind, what it is about, and since when (UTC seconds).
+    """An open problem, by its kind and its subject, and its begin (UTC seconds).
 
     `id` is the number of a complaint, the job of a dispute, the device of a barred exit, and the
     identifier of everything else.
