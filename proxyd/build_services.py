@@ -298,6 +298,7 @@ def staff_port_of(
         search=partial(exit_records.find, settings, market.context),
         rules=rules_of(settings),
         app_url=slices.app_url(settings, settings.api.port),
+        erase_needs_second=settings.staff.second_person_erase,
     )
     desk = StaffDesk(market.context, market.passwords, key, market.letters, terms)
     http = server(

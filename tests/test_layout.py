@@ -492,6 +492,7 @@ TESTED_IN = {
     "storage/staff/base/writes.py": "tests/market/staff/base/test_acts.py",
     "storage/staff/cases/case_decisions.py": "tests/market/staff/cases/test_cases.py",
     "storage/staff/cases/case_writes.py": "tests/market/staff/cases/test_cases.py",
+    "storage/staff/finding/problems.py": "tests/market/staff/finding/test_users.py",
     "storage/staff/finding/search.py": "tests/market/staff/finding/test_search.py",
     "storage/staff/members/keys.py": "tests/market/staff/members/test_keys.py",
     "storage/staff/members/logins.py": "tests/market/staff/members/test_logins.py",

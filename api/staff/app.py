@@ -14,11 +14,13 @@ from api.server import Face, HttpServer
 from api.staff.cases import CaseRoutes
 from api.staff.counts import StaffCounts
 from api.staff.jobs import JudgingRoutes
+from api.staff.leaving import StaffLeavingRoutes
 from api.staff.logins import LoginRoutes
 from api.staff.members import MemberRoutes
 from api.staff.money import MoneyRoutes
 from api.staff.pages import DOCUMENT_PATH, served
 from api.staff.payments import StaffPaymentRoutes
+from api.staff.payouts import StaffPayoutRoutes
 from api.staff.rescues import RescueRoutes
 from api.staff.site import SiteRoutes
 from api.staff.stops import StopRoutes
@@ -41,6 +43,8 @@ def routes(desk: StaffDesk, cookies: Cookies) -> list[StaffRoute]:
         *MemberRoutes(desk).table(),
         *MoneyRoutes(desk).table(),
         *StaffPaymentRoutes(desk).table(),
+        *StaffPayoutRoutes(desk).table(),
+        *StaffLeavingRoutes(desk).table(),
         *JudgingRoutes(desk).table(),
         *CaseRoutes(desk).table(),
         *TicketRoutes(desk).table(),

@@ -20,6 +20,7 @@ from market.staff.finding.tables import TABLES
 from market.staff.money import approvals, deposits, second_person, user_limits
 from market.staff.money import money as money_services
 from market.staff.money.approvals import Outcome, RequestState, State
+from market.staff.money.erasing import Eraser
 from market.staff.money.second_person import Refused
 from market.staff.money.user_limits import KEPT, LIMIT_MAX, PRICE_PERCENT_MAX, NewLimits, Value
 from storage.accounts.user_limits import UserLimitsRow
@@ -183,7 +184,8 @@ class MoneyRoutes:
         self._context = desk.context
         self._limits = desk.terms.limits
         self._prices = desk.terms.prices
-        self._posters = Cases(desk.context, desk.letters).posters
+        cases, eraser = Cases(desk.context, desk.letters), Eraser(desk.tools)
+        self._posters = {**cases.posters, Action.USER_ERASE: eraser.post}
 
     def table(self) -> list[StaffRoute]:
         """Return the declarations."""

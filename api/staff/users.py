@@ -201,11 +201,24 @@ class SuspendedItem(Struct):
     until: Timestamp | None
 
 
+class ProblemItem(Struct):
+    """Open problem of a user, such as a complaint or a debt.
+
+    `id` is the number of a complaint, the job of a dispute, the device of a barred exit, and the
+    identifier of everything else.
+    """
+
+    kind: str
+    id: str
+    at: Timestamp
+
+
 class UserReply(Reply, kw_only=True):
     """A user, and the ten newest rows of each kind."""
 
     user: UserItem
     suspended: list[SuspendedItem]
+    problems: list[ProblemItem]
     balances: list[Balance]
     open: OpenItem
     transactions: list[TransactionItem]
@@ -380,6 +393,7 @@ def _user(page: UserPage) -> UserReply:
             closure=None if page.closure is None else _closure(page.closure),
         ),
         suspended=items(page.suspended, TABLES["suspended"], SuspendedItem),
+        problems=items(page.problems, TABLES["problems"], ProblemItem),
         balances=[
             Balance(currency, money(available), money(held))
             for currency, available, held in balances(page)

@@ -8,9 +8,11 @@ from msgspec import Struct
 from market.accounts.letters import Letters
 from market.accounts.passwords import Passwords
 from market.base.sealing import Sealing
+from market.erasure.erasing import Tools
 from market.events.context import Context
 from market.jobs.outcomes import Outcomes
 from market.logs.logs import LogTerms
+from market.payouts.details import METHODS_PURPOSE
 from market.staff.abuse.exit_use import Found, Question, Searches
 from market.staff.abuse.rule_tickets import RuleSetting
 from market.staff.base.callers import StaffCaller
@@ -33,6 +35,7 @@ class StaffTerms(Struct, frozen=True):
         search: returns the recorded connections of a question about an exit.
         rules: the rules against scans and spam, at the start.
         app_url: the address of the pages for users.
+        erase_needs_second: whether a second person has to approve the erasure of an account.
     """
 
     limits: Limits
@@ -42,12 +45,14 @@ class StaffTerms(Struct, frozen=True):
     search: Callable[[Question], Coroutine[Any, Any, Found]]
     rules: Sequence[RuleSetting]
     app_url: str
+    erase_needs_second: bool = True
 
 
 class StaffDesk:
     """The services of the staff.
 
-    `rules` are the rules against scans and spam; they may be replaced.
+    `rules` are the rules against scans and spam; they may be replaced. `methods` opens the details
+    of payout methods, and `tools` are those of an erasure.
 
     Args:
         terms: settings and services of the daemon.
@@ -70,6 +75,8 @@ class StaffDesk:
         self.letters = letters
         self.passwords = passwords
         self.factors = Factors(Sealing(key, b"staff factors"))
+        self.methods = Sealing(key, METHODS_PURPOSE)
+        self.tools = Tools(letters, Sealing(key, b"outbox"))
         self.logins = StaffLogins(context, passwords, self.factors, key)
         self.keys = StaffKeys(context)
 

@@ -1,11 +1,14 @@
-// The pages of the staff: log in, queue, search, one user with notes, the log, and the members. Other pages have files
+// The pages of the staff: log in, queue, search, one user with notes, and the log. Other pages have files
 // of their own. No string is read as HTML.
 
 import { el, replace } from "./dom.js";
 import { caseCells, casePage, casesPage, openCases } from "./staff_cases.js";
 import { disputeCells, jobPage } from "./staff_jobs.js";
+import { mePage, staffPage } from "./staff_members.js";
 import { approvalCells, approvalsPage, moneyPage } from "./staff_money.js";
-import { actButton, ask, at, authorOf, card, count, cut, done, form, heading, link, logTable, may, moment, ofUser, state, table } from "./staff_parts.js";
+import { paymentPage, paymentsPage } from "./staff_payments.js";
+import { payoutCells, payoutPage, payoutsPage } from "./staff_payouts.js";
+import { actButton, ask, at, authorOf, card, count, cut, done, folded, form, heading, link, logTable, may, moment, ofUser, state, table } from "./staff_parts.js";
 import { sitePage } from "./staff_site.js";
 import { ticketCells, ticketPage, ticketsPage } from "./staff_tickets.js";
 
@@ -62,6 +65,31 @@ function sessionActs(session) {
     actButton(words, async (body) => cut(await ask("POST", `/sessions/${session.id}/${act}`, body))));
 }
 
+// The end of an account: closed for 14 days, or erased for ever by two persons.
+function leaving(user) {
+  if (user.closure?.state === "erased" || !may("user.close")) return null;
+  const fields = [["waived", "The user gives up the money that is left", { options: [["no"], ["yes"]] }], ["why", "Reason, which names no person", { maxlength: 500 }]];
+  const send = (word, words) => form(fields, words, async ({ waived, why }) => {
+    const result = await ask("POST", `/users/${user.id}/${word}`, { reason: why, waived: waived === "yes" });
+    await done(result.state === "waits" ? `waits for a second person: request ${result.id}` : word === "close" ? "the account is closed" : "the account is erased");
+  });
+  return [
+    folded("Close this account", el("p", { class: "hint" }, "Logins, keys and tokens end. A login within 14 days opens it again."), send("close", "Close account")),
+    folded("Erase this account", el("p", { class: "hint" }, "Nothing brings it back."), send("erase", "Erase account")),
+  ];
+}
+
+// The page on which an open problem is looked at.
+const PROBLEMS = { complaint: "ticket", "dispute of the buyer": "job", "dispute with the worker": "job", appeal: "case/appeal", payout: "payout",
+  "doubtful payment": "payment", "dispute of a payment": "payment" };
+
+function problemOf({ kind, id }, user) {
+  if ((kind === "appeal" && !may("case.view")) || (kind === "payout" && !may("payout.view"))) return id;
+  if (Object.hasOwn(PROBLEMS, kind)) return link(`/${PROBLEMS[kind]}/${at(id)}`, id);
+  if (kind === "waits for a second person") return may("approval.list") ? link("/approvals", id) : id;
+  return kind === "debt" ? link(`/money/${at(user.id)}`, id) : id;
+}
+
 function deviceActs(device) {
   if (!may("device.bar")) return null;
   return [["Bar as an exit", "bar"], ["Pardon", "pardon"]].map(([words, act]) =>
@@ -96,9 +124,11 @@ async function userPage(name) {
     el("p", {}, page.balances.map((each) => `${each.available} ${each.currency} + ${each.held} held`).join(" · "), " · ",
       link(`/money/${at(user.id)}`, "Money"), may("case.view") && [" · ", link(`/cases/reward/${at(user.id)}`, "Rewards")]),
     el("p", {}, `open: ${open.sessions} sessions · ${open.jobs} jobs · ${open.devices} devices · ${open.keys} keys`),
+    table("Open problems", page.problems, { problem: (each) => each.kind, about: (each) => problemOf(each, user), "since (UTC)": (each) => moment(each.at) }),
     table("Notes", page.notes, { "at (UTC)": (each) => moment(each.at), author: (each) => each.author, note: (each) => each.text }),
     note && card(note),
     suspension(user, page.suspended),
+    leaving(user),
     table("Sessions", page.sessions, { session: (each) => each.id, "proxy user": (each) => each.proxy_user, state: (each) => each.status,
       used: (each) => `${count(each.used_bytes)} of ${count(each.quota_bytes)} bytes`, "expires (UTC)": (each) => moment(each.expires_at),
       acts: sessionActs }),
@@ -120,18 +150,20 @@ async function userPage(name) {
 // The queue: what waits for this member, the first due one first.
 async function queuePage() {
   const none = {};
-  const [{ tickets = [] }, { disputes = [] }, { approvals = [] }, { acts = [] }, cases] = await Promise.all([
+  const [{ tickets = [] }, { disputes = [] }, { approvals = [] }, { acts = [] }, cases, { payouts = [] }] = await Promise.all([
     may("ticket.read") ? ask("GET", "/tickets?limit=20") : none,
     may("job.view") ? ask("GET", "/disputes") : none,
     may("approval.list") ? ask("GET", "/approvals?limit=20") : none,
     may("log.read") ? ask("GET", "/log?action=user.suspend&limit=10") : none,
     may("case.view") ? openCases() : [],
+    may("payout.list") ? ask("GET", "/payouts?limit=20") : none,
   ]);
   return [
     heading("Queue"),
     table("Complaints that are due", tickets, ticketCells),
     table("Disputes", disputes, disputeCells),
     may("case.view") && table("Failed checks and appeals", cases, caseCells),
+    may("payout.list") && table("Payouts", payouts, payoutCells),
     may("approval.list") && table("Waiting for a second person", approvals, { ...approvalCells, page: () => link("/approvals", "decide") }),
     may("log.read") && table("Newest stops", acts, { "at (UTC)": (each) => moment(each.at), author: authorOf,
       user: (each) => link(ofUser(each.user_id), each.user_id), reason: (each) => each.text }),
@@ -155,16 +187,10 @@ async function logPage(query) {
   ];
 }
 
-async function staffPage() {
-  const { staff } = await ask("GET", "/staff");
-  return [heading("Staff"), table("Members", staff, { address: (each) => each.email, role: (each) => each.role,
-    state: (each) => (each.locked_at ? "locked" : "active"), "recovery codes": (each) => each.codes_left })];
-}
-
 const PAGES = { "": queuePage, search: searchPage, user: userPage, money: moneyPage, approvals: approvalsPage, job: jobPage, cases: casesPage, case: casePage,
-  tickets: ticketsPage, ticket: ticketPage, site: sitePage, log: logPage, staff: staffPage };
+  tickets: ticketsPage, ticket: ticketPage, site: sitePage, log: logPage, staff: staffPage, me: mePage, payouts: payoutsPage, payout: payoutPage, payments: paymentsPage, payment: paymentPage };
 const MENU = [["/", "Queue", "staff.self"], ["/tickets", "Complaints", "ticket.read"], ["/approvals", "Approvals", "approval.list"],
-  ["/cases", "Cases", "case.view"],
+  ["/cases", "Cases", "case.view"], ["/payments", "Payments", "payment.view"], ["/payouts", "Payouts", "payout.list"],
   ["/site", "Public side", "site.check"], ["/log", "Log", "log.read"], ["/staff", "Staff", "staff.list"]];
 
 // Opens a page, also the one that is open.
@@ -191,7 +217,7 @@ function frame(content) {
       el("input", { id: "q", name: "q", type: "search", maxlength: 254, required: true }),
       el("button", { class: "button", type: "submit" }, "Search")),
     el("nav", { "aria-label": "Pages" }, MENU.filter(([, , action]) => may(action)).map(([hash, words]) => [link(hash, words), " "])),
-    el("p", { class: "me" }, `${state.me.email} · ${state.me.role} `, el("button", { class: "button", type: "button", on: { click: logOut } }, "Log out")));
+    el("p", { class: "me" }, link("/me", state.me.email), ` · ${state.me.role} `, el("button", { class: "button", type: "button", on: { click: logOut } }, "Log out")));
   const result = state.notice && el("p", { class: "notice", role: "status" }, state.notice);
   state.notice = "";
   return [bar, el("main", { id: "main" }, result, content)];

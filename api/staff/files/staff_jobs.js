@@ -1,6 +1,6 @@
 // Disputes: the order, the attempts, the log, both statements, the history of devices, and the decision.
 
-import { ask, at, card, count, done, form, heading, link, may, moment, ofUser, table } from "./staff_parts.js";
+import { actButton, ask, at, card, count, cut, done, form, heading, link, may, moment, ofUser, table } from "./staff_parts.js";
 import { el, replace } from "./dom.js";
 
 const user = (id) => id && link(ofUser(id), id);
@@ -56,6 +56,8 @@ export async function jobPage(id) {
   return [
     heading(`Job ${job.title}`),
     el("p", {}, `${job.type} · ${job.status} · ${job.price} ${job.currency} · ${job.hours} h · buyer `, user(job.buyer)),
+    ["waiting", "running"].includes(job.status) && may("job.cancel") && el("p", {}, actButton("Cancel this job", async (body) =>
+      cut(await ask("POST", `/jobs/${at(job.id)}/cancel`, body)))),
     table("Statements", page.statements, { attempt: (each) => each.attempt, state: (each) => each.state, price: (each) => each.price,
       earned: (each) => each.earned, refunded: (each) => each.refunded, worker: (each) => user(each.worker),
       "disputed at (UTC)": (each) => moment(each.disputed_at), "the buyer says": (each) => each.reason }),

@@ -43,6 +43,9 @@ function amounts(page) {
     may("money.correct") && folded("Correct a balance", form([["direction", "Direction", { options: [["add"], ["take"]] }],
       ["amount", "Amount to correct", AMOUNT], currency, ["reference", "Reference of this correction", REFERENCE], why],
     "Correct", send("corrections"), (value) => change(balances, value.currency, value.direction === "add" ? 1 : -1, value.amount))),
+    may("debt.forgive") && balances.some((each) => each.owed) && folded("Forgive a debt", form([["amount", "Amount to forgive", AMOUNT], currency,
+      ["reference", "Reference of this act", REFERENCE], why], "Forgive", send("forgive"),
+    (value) => `owed ${value.currency}: ${balances.find((each) => each.currency === value.currency).owed}`)),
   ];
 }
 
@@ -71,7 +74,7 @@ export async function moneyPage(name, cursor) {
   return [
     heading(`Money of ${page.username}`),
     el("p", {}, link(ofUser(page.user_id), page.username), " · ",
-      page.balances.map((each) => `${each.available} ${each.currency} + ${each.held} held`).join(" · ")),
+      page.balances.map((each) => `${each.available} ${each.currency} + ${each.held} held${each.owed ? `, ${each.owed} owed` : ""}`).join(" · ")),
     amounts(page),
     terms(page),
     table("Transactions", page.transactions, { "at (UTC)": (each) => moment(each.at), kind: (each) => each.kind,
@@ -86,7 +89,7 @@ export const approvalCells = {
   act: (each) => each.action,
   user: (each) => link(ofUser(each.user_id), each.username),
   amount: (each) => (each.amount === null ? null : `${each.amount} ${each.currency}`),
-  "reference or job": (each) => each.payload.reference ?? each.payload.job,
+  "reference or job": (each) => each.payload.reference ?? each.payload.job ?? each.payload.payout,
   reason: (each) => each.reason,
 };
 
@@ -97,9 +100,12 @@ export async function approvalsPage() {
     const { is_withdrawn: own } = await ask("POST", `/approvals/${each.id}/refuse`, body);
     return own ? "withdrawn" : "refused";
   });
-  const approve = (each) => (each.amount === null ? "a command on the machine approves it" : !isOwn(each) && approveMoney(each));
-  const approveMoney = (each) => actButton(`Approve ${each.amount} ${each.currency}`, async (body) =>
-    moved(await ask("POST", `/approvals/${each.id}/approve`, body)), [["reason", "Reason to approve", { maxlength: 500, required: false }]]);
+  const mayApprove = (each) => !isOwn(each) && (each.amount !== null || may(each.action));
+  const approve = (each) => mayApprove(each) && actButton(each.amount === null ? `Approve ${each.action}` : `Approve ${each.amount} ${each.currency}`,
+    async (body) => {
+      const result = await ask("POST", `/approvals/${each.id}/approve`, body);
+      return each.amount === null ? "done" : moved(result);
+    }, [["reason", "Reason to approve", { maxlength: 500, required: false }]]);
   return [
     heading("Approvals"),
     table("Waiting", open.approvals, { ...approvalCells, "until (UTC)": (each) => moment(each.expires_at), acts: (each) => [approve(each), " ", refuse(each)] }),

@@ -4,6 +4,18 @@ import { actButton, ask, done, folded, form, heading, may, moment, table } from 
 
 const WHY = ["reason", "Reason for the staff", { maxlength: 500 }];
 
+// A text in Markdown. A new version of the terms or the policy is valid 14 days later at the earliest.
+const publishing = () => folded("Publish a text", form([
+  ["kind", "Kind", { options: [["terms"], ["privacy"], ["imprint"]] }], ["locale", "Language", { maxlength: 8, value: "en" }],
+  ["text", "Text in Markdown", { rows: 12, maxlength: 100_000 }],
+  ["day", "Valid from (UTC day), empty for now", { type: "date", required: false }],
+  ["version", "Version that it translates, empty for a new one", { inputmode: "numeric", pattern: "[1-9][0-9]{0,5}", required: false }], WHY,
+], "Publish", async ({ day, version, ...body }) => {
+  const more = { ...(day ? { valid_from: `${day}T00:00:00Z` } : {}), ...(version ? { version: Number(version) } : {}) };
+  await ask("POST", "/site/texts", { ...body, ...more });
+  await done("the text is published");
+}));
+
 export async function sitePage() {
   const { texts, notices, invitations } = await ask("GET", "/site");
   return [
@@ -33,5 +45,6 @@ export async function sitePage() {
     })),
     table("Published texts", texts, { kind: (each) => each.kind, version: (each) => each.version, language: (each) => each.locale,
       "valid from (UTC)": (each) => moment(each.valid_from) }),
+    may("site.publish") && publishing(),
   ];
 }

@@ -70,9 +70,9 @@ SCOPES: Mapping[Action, StaffScope] = {
 }
 # Operations of a login that has proved the second factor within the last minutes: a login that was
 # left open, or was stolen, moves no money, sells nothing cheaper, and lifts no limit. It opens the
-# service to no new user, and confirms no identity for payouts. It neither makes, changes nor locks
-# out a member, nor makes a key, which would outlive the login, and publishes no text. No rescue
-# acknowledges another one.
+# service to no new user, confirms no identity for payouts, and ends no account. It neither makes,
+# changes nor locks out a member, nor makes a key, which would outlive the login, and publishes no
+# text. No rescue acknowledges another one.
 PROVED = frozenset(
     (
         Action.MONEY_DEPOSIT,
@@ -81,6 +81,10 @@ PROVED = frozenset(
         Action.PAYMENT_CREDIT,
         Action.PAYMENT_GIVE_UP,
         Action.DEBT_FORGIVE,
+        Action.PAYOUT_APPROVE,
+        Action.PAYOUT_REJECT,
+        Action.USER_CLOSE,
+        Action.USER_ERASE,
         Action.USER_LIMIT,
         Action.USER_PRICE,
         Action.USER_VERIFY,

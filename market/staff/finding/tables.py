@@ -13,6 +13,11 @@ TABLES: Mapping[str, tuple[Column, ...]] = {
         time("since", "began_at"),
         time("until", "ends_at"),
     ),
+    "problems": (
+        plain("kind"),
+        plain("id"),
+        time("at"),
+    ),
     "transactions": (
         plain("id"),
         time("at", "created_at"),

@@ -42,7 +42,9 @@ from storage.money.ledger import MovedRow
 from storage.payouts import payouts as payout_queries
 from storage.staff.base import log as log_queries
 from storage.staff.base.log import NoteRow, ShownLogRow
+from storage.staff.finding import problems as problem_queries
 from storage.staff.finding import search as search_queries
+from storage.staff.finding.problems import ProblemRow
 from storage.staff.finding.search import NamedSessionRow, OpenRow
 
 LISTED_MAX = 10
@@ -63,6 +65,7 @@ class UserPage(Struct, frozen=True):
     is_verified: bool
     closure: ClosureRow | None
     suspended: list[SuspendedRow]
+    problems: list[ProblemRow]
     open: OpenRow
     personal: UserLimitsRow | None
     transactions: list[MovedRow]
@@ -175,6 +178,7 @@ async def _page(tx: Transaction, user: UserRow, now: int) -> UserPage:
         is_verified=await payout_queries.is_verified(tx, user.id),
         closure=await closure_queries.find(tx, user.id),
         suspended=await suspension_queries.of_user(tx, user.id),
+        problems=await problem_queries.problems(tx, user.id, now=now, limit=LISTED_MAX),
         personal=await limit_queries.find_valid(tx, user.id, now),
         open=await search_queries.open_things(tx, user.id, now=now, most=COUNTED_MAX + 1),
         transactions=await ledger_queries.moved(

@@ -24,7 +24,7 @@ from market.staff.base.acts import (
     require_stranger,
 )
 from market.staff.base.requests import Decision
-from market.staff.base.roles import MATRIX, Action, Author
+from market.staff.base.roles import MATRIX, Action, Author, require
 from market.staff.money import doubts, forgiving, judging, money, paying
 from market.staff.money.approvals import (
     Amount,
@@ -104,6 +104,7 @@ async def approve(
         )
         assert decided  # noqa: S101 - the log is locked, and the row was undecided
         new = _amount_of(waiting)
+        require(author, new.action)  # finance approves money, and no erasure
         post = posters.get(new.action)
         if post is None:
             raise MarketError(Code.NOT_PERMITTED, "A command on the machine approves this act.")

@@ -3,7 +3,7 @@
 import hashlib
 import re
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
@@ -171,6 +171,16 @@ async def publish(context: Context, author: Author, new: Publication, why: str) 
 
     acted = Act(author, Action.SITE_PUBLISH, TEXT, new.kind, text=reason(why))
     return await context.store.write(act, context, acted, change)
+
+
+async def names_number(context: Context, rows: Iterable[TextRow], number: int) -> bool:
+    """Return whether one of some texts, such as the terms, has a number as a word of its own."""
+    word = re.compile(rf"(?<!\d){number}(?!\d)")
+    for row in rows:
+        body = await context.store.read(texts.body, row.kind, row.version, row.locale)
+        if body is not None and word.search(body):
+            return True
+    return False
 
 
 async def published(context: Context, author: Author) -> list[TextRow]:

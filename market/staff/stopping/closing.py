@@ -8,10 +8,23 @@ from market.staff.base import requests
 from market.staff.base.acts import USER, Act, Changes, act, reason
 from market.staff.base.roles import Action, Author
 from market.staff.finding.users import resolve
-from market.staff.stopping import suspending
+from market.staff.stopping import stopping, suspending
 from storage.accounts import users as user_queries
 from storage.accounts.users import UserRow
 from storage.engines.store import Transaction
+from storage.erasure.open_things import active_sessions
+
+
+async def end_sessions(context: Context, author: Author, name: str, why: str) -> None:
+    """End all sessions of a user whose money is waived: else their holds keep the account open.
+
+    Raises:
+        MarketError: `not_permitted`, `invalid_field`, `user_not_found`, `ambiguous`.
+    """
+    user = await context.store.read(resolve, name)
+    for session_id in await context.store.read(active_sessions, user.id):
+        await stopping.begin_end(context, author, session_id, why)
+        await stopping.finish_end(context, session_id)
 
 
 async def close(

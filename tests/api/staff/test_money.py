@@ -4,14 +4,10 @@ import asyncio
 from typing import Any
 
 from support.clients.staff import StaffApi
-from support.market.market import STAFF_SEALING
-from support.market.staff import ROOT
 
-from market.erasure.erasing import Tools
 from market.money.audit import audit_ledger
 from market.staff.base.callers import StaffScope
 from market.staff.base.roles import Role
-from market.staff.money import erasing
 from market.staff.money.money_audit import audit_money
 from storage.engines.store import Transaction
 
@@ -163,25 +159,6 @@ async def test_a_key_moves_money_within_the_limit_and_approves_nothing(staff: St
     for path in ("approve", "refuse"):
         answer = await staff.call("POST", f"/approvals/{waits['id']}/{path}", WHY, token=key)
         assert answer.code == "scope_missing"
-
-
-async def test_an_erasure_that_waits_has_no_amount(staff: StaffApi) -> None:
-    person, market = await staff.service.person(), staff.service.daemon.market
-    tools = Tools(market.letters, STAFF_SEALING)
-    await erasing.erase(
-        market.context,
-        tools,
-        ROOT,
-        person.user_id,
-        waives=False,
-        needs_second=True,
-        why="asked by letter",
-    )
-    token = await staff.token(Role.OPERATOR)
-    [waits] = (await staff.call("GET", "/approvals", token=token)).body["approvals"]
-    assert (waits["action"], waits["amount"], waits["currency"]) == ("user.erase", None, None)
-    approve = f"/approvals/{waits['id']}/approve"
-    assert (await staff.call("POST", approve, {}, token=token)).code == "not_permitted"
 
 
 async def test_limits_and_the_price_of_a_user(staff: StaffApi) -> None:

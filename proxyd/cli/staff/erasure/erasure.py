@@ -8,15 +8,13 @@ from market.base.errors import Code, MarketError
 from market.erasure.exports import Exports
 from market.files.artifacts import Artifacts
 from market.logs.disk import LogDisk
-from market.staff.finding.users import resolve
 from market.staff.money import erasing
 from market.staff.money.approvals import State
-from market.staff.stopping import closing, stopping
+from market.staff.stopping import closing
 from proxyd import slices
 from proxyd.cli.staff.base.desk import WAITS, Command, Desk, Ended, Report, when
 from proxyd.cli.staff.base.endings import finish_erasures, tools_of
 from proxyd.cli.staff.base.letters import letters_of
-from storage.erasure.open_things import active_sessions
 from storage.logs.files import LogFiles
 
 
@@ -51,16 +49,13 @@ async def _export(desk: Desk, options: Namespace) -> Report:
 
 
 async def _close(desk: Desk, options: Namespace) -> Report:
-    user = await desk.context.store.read(resolve, options.user)
-    if options.waived:  # else the holds of the sessions are money that is left
-        for session_id in await desk.context.store.read(active_sessions, user.id):
-            await stopping.begin_end(desk.context, desk.author, session_id, options.reason)
-            await stopping.finish_end(desk.context, session_id)
+    if options.waived:
+        await closing.end_sessions(desk.context, desk.author, options.user, options.reason)
     closed = await closing.close(
         desk.context,
         letters_of(desk),
         desk.author,
-        user.id,
+        options.user,
         waives=options.waived,
         why=options.reason,
     )

@@ -10,6 +10,7 @@ from market.base.errors import Code, MarketError
 from market.staff.site import site
 from market.staff.site.site import TEXT_MAX_CHARACTERS, Publication, TextKind
 from proxyd.cli.staff.base.desk import FAILED, Command, Desk, Ended, Report, Row, when
+from proxyd.ops.access_place import access_folder
 from proxyd.slices import app_url
 from storage.site.texts import TextRow
 
@@ -63,7 +64,10 @@ async def _publish(desk: Desk, options: Namespace) -> Report:
 
 async def _check(desk: Desk, _options: Namespace) -> Report | Ended:
     rows = await site.published(desk.context, desk.author)
-    problems = list(_problems(desk.settings, rows, desk.context.now()))
+    problems = [
+        *_problems(desk.settings, rows, desk.context.now()),
+        *await _unstated(desk, rows),
+    ]
     settings = desk.settings.site
     report: Report = {
         "site": {
@@ -99,6 +103,22 @@ def _problems(settings: Settings, rows: list[TextRow], now: int) -> Iterator[str
             name = "privacy policy" if kind is TextKind.PRIVACY else kind
             command = f"proxyd site publish {kind} --file FILE --reason TEXT"
             yield f"no version of the {name} is valid: {command}"
+
+
+async def _unstated(desk: Desk, rows: list[TextRow]) -> list[str]:
+    """Return a line if no text names the retention of the access records that are kept."""
+    if access_folder(desk.settings) is None:
+        return []
+    days, now = desk.settings.access_log.keep_days, desk.context.now()
+    kinds = (TextKind.TERMS, TextKind.PRIVACY)
+    valid = [row for row in rows if row.kind in kinds and row.valid_from <= now]
+    if not valid or await site.names_number(desk.context, valid, days):
+        return []
+    problem = (
+        f"access records are kept for {days} days (access_log.keep_days), and neither the terms "
+        "nor the privacy policy name this number"
+    )
+    return [problem]
 
 
 def _read(path: Path) -> str:

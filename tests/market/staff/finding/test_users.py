@@ -4,19 +4,28 @@ from collections.abc import Awaitable
 from typing import Any
 
 import pytest
-from support.market.jobs import device_of
+from support.market.cases import failed_canary
+from support.market.jobs import device_of, on, specified
 from support.market.market import Market
+from support.market.payment_rows import owe, payment_row
+from support.market.payouts import plain_payout
 from support.market.staff import ROOT, acting, member
+from support.market.staff_money import LIMITS, NOTHING, corrected, newest_request
 
 from market.accounts.keys import NewKey
 from market.accounts.scopes import Scope
 from market.base.errors import Code, MarketError
 from market.jobs.postings import NewJob
 from market.money.money import GB, MICRO
+from market.staff.abuse import tickets
+from market.staff.base.acts import Text, TextKind
 from market.staff.base.roles import Role
 from market.staff.finding import users
 from market.staff.finding.users import COUNTED_MAX, LISTED_MAX
+from market.staff.money import judging
 from storage.engines.store import Transaction
+from storage.money import debts as debt_queries
+from storage.payments import payments as payment_queries
 
 
 async def refusal(attempt: Awaitable[Any]) -> MarketError:
@@ -51,6 +60,52 @@ async def test_a_page_has_the_newest_of_all_that_a_user_has(market: Market) -> N
     assert [row.action for row in page.log] == ["user.note"]
     again = await users.view(market.context, ROOT, user)
     assert [row.action for row in again.log] == ["user.view", "user.note"]
+
+
+async def kinds(market: Market, user: str) -> set[tuple[str, str]]:
+    """Return the kinds and the subjects of a user's open problems."""
+    page = await users.view(market.context, ROOT, user)
+    return {(each.kind, each.id) for each in page.problems}
+
+
+@pytest.mark.both_engines
+async def test_a_page_has_the_open_problems_of_a_user_and_no_others(market: Market) -> None:
+    worker, stranger = await market.person(), await market.person()
+    buyer = await market.person(credit="20")
+    await owe(market, worker)
+    payout = await plain_payout(market, worker)
+    jobs = []
+    for _ in range(2):
+        job = await specified(market, buyer)
+        await market.jobs.complete(await on(market, job, worker), job, "done")
+        await market.reviews.dispute(buyer, job, "empty")
+        jobs.append(job)
+    paid = judging.Verdict(0)
+    await judging.decide(market.context, ROOT, jobs[0], paid, LIMITS, "it is right")
+    appeal = await market.appeals.appeal(buyer, jobs[0], "the log shows it")
+    complaint = Text(TextKind.TICKET, "a scan")
+    new = tickets.NewTicket(ROOT, tickets.Category.SCAN, {}, complaint, user_id=buyer)
+    ticket = await market.store.write(tickets.open_in, market.context, new)
+    await corrected(market, ROOT, buyer, 1, limits=NOTHING)
+    doubtful = payment_row(market, buyer, "doubtful", MICRO)
+    await market.store.write(payment_queries.insert, doubtful)
+    exit_, _ = await failed_canary(market, worker)
+    request = await newest_request(market)
+    assert await kinds(market, buyer) == {
+        ("complaint", str(ticket.number)),
+        ("dispute of the buyer", jobs[1]),
+        ("appeal", appeal.id),
+        ("waits for a second person", request),
+        ("doubtful payment", doubtful.id),
+    }
+    [debt] = await market.store.read(debt_queries.open_of, worker, "usd")
+    assert await kinds(market, worker) == {
+        ("dispute with the worker", jobs[1]),
+        ("debt", debt.id),
+        ("barred exit", exit_.id),
+        ("payout", payout.id),
+    }
+    assert await kinds(market, stranger) == set()
 
 
 async def test_a_page_is_short_and_its_counts_stop(

@@ -102,6 +102,8 @@ def test_an_amount_above_the_limit_waits_and_its_author_cannot_approve(
     [request] = answer(run, ["approvals"])["approvals"]
     assert (request["state"], request["amount"]) == ("waits", "50.000001")
     assert (request["by"], request["reason"]) == (f"unix:{ME}", "asked by telephone")
+    [problem] = answer(run, ["user", "show", "ada"])["problems"]
+    assert (problem["kind"], problem["id"]) == ("waits for a second person", request["id"])
     again = run([*corrected("50.000001", "c-1"), "--json"])
     assert (again.returncode, request["id"] in again.stdout) == (3, True)
     refused(run(["approve", request["id"]]), "a second person has to approve it")

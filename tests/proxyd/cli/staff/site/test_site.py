@@ -59,6 +59,19 @@ def test_texts_are_published_and_checked(
     assert report["site"]["support"] == "help@example.com"
     assert [row["kind"] for row in report["texts"]] == ["terms", "privacy", "imprint"]
     assert answer(run, [*again, "--valid-from", day])["published"]["version"] == 2
+    # Where access records are kept, the terms or the policy name the days.
+    environment |= {"PROXYD_ACCESS_LOG__ENABLED": "on", "PROXYD_ACCESS_LOG__KEEP_DAYS": "14"}
+    unstated = run(["site", "check"])
+    assert unstated.returncode == 1
+    assert "access records are kept for 14 days" in unstated.stdout
+    text.write_text("# Text\n\nRecords of connections are kept for 14 days, bills from 2020 on.\n")
+    answer(run, ["site", "publish", "imprint", "--file", str(text), *BECAUSE])
+    assert run(["site", "check"]).returncode == 1
+    turkish = ["site", "publish", "terms", "--version", "1", "--locale", "tr"]
+    answer(run, [*turkish, "--file", str(text), *BECAUSE])
+    assert answer(run, ["site", "check"])["problems"] == []
+    environment["PROXYD_ACCESS_LOG__KEEP_DAYS"] = "20"
+    assert run(["site", "check"]).returncode == 1
 
 
 def test_notices_are_shown_and_ended(run: Run, ada: None) -> None:

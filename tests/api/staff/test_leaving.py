@@ -1,0 +1,75 @@
+"""The end of an account at the staff API: closed, or erased with a second person."""
+
+from pathlib import Path
+
+from support.clients.staff import StaffApi, staffed
+
+from market.money.audit import audit_ledger
+from market.staff.base.roles import Role
+from market.staff.money.money_audit import audit_money
+
+WHY = {"reason": "asked by letter of 3 May"}
+
+
+async def audited(staff: StaffApi) -> None:
+    """Check that the ledger and the acts of the staff agree."""
+    store = staff.service.daemon.store
+    checks = (*(await audit_ledger(store)).checks, *await audit_money(store))
+    assert not [each for each in checks if each.differences]
+
+
+async def test_an_account_is_closed_and_its_waived_money_goes(staff: StaffApi) -> None:
+    person, token = await staff.service.person(usd="5"), await staff.token(Role.OPERATOR)
+    await staff.service.buy(person)
+    close = f"/users/{person.user_id}/close"
+    for role in (Role.SUPPORT, Role.FINANCE):
+        refused = await staff.call("POST", close, WHY, token=await staff.token(role))
+        assert refused.code == "not_permitted"
+    kept = await staff.call("POST", close, WHY, token=token)
+    assert (kept.status, kept.code) == (400, "account_not_empty")
+    assert (await staff.service.call("GET", "/auth/me", token=person.token)).status == 200
+    headers, waived = {"Idempotency-Key": "one"}, {**WHY, "waived": True}
+    answers = [
+        await staff.call("POST", close, waived, token=token, headers=headers) for _ in range(2)
+    ]
+    assert [each.status for each in answers] == [200, 200], answers
+    assert answers[0].body == answers[1].body
+    assert (await staff.service.call("GET", "/auth/me", token=person.token)).status == 401
+    page = (await staff.call("GET", f"/users/{person.user_id}", token=token)).body
+    assert page["user"]["closure"]["state"] == "closed"
+    assert [each["status"] for each in page["sessions"]] == ["ended"]
+    await audited(staff)
+
+
+async def test_an_account_is_erased_by_two_operators(staff: StaffApi) -> None:
+    person = await staff.service.person(usd="5")
+    first, second = [await staff.token(Role.OPERATOR, name) for name in ("a", "b")]
+    finance = await staff.token(Role.FINANCE)
+    erase, body = f"/users/{person.user_id}/erase", {**WHY, "waived": True}
+    refused = await staff.call("POST", erase, body, token=finance)
+    assert refused.code == "not_permitted"
+    asked = [await staff.call("POST", erase, body, token=first) for _ in range(2)]
+    assert [each.body["state"] for each in asked] == ["waits", "waits"]
+    assert asked[0].body["id"] == asked[1].body["id"]
+    assert (await staff.service.call("GET", "/auth/me", token=person.token)).status == 200
+    [waits] = (await staff.call("GET", "/approvals", token=second)).body["approvals"]
+    assert (waits["action"], waits["amount"], waits["currency"]) == ("user.erase", None, None)
+    approve = f"/approvals/{waits['id']}/approve"
+    for token in (first, finance):
+        assert (await staff.call("POST", approve, {}, token=token)).code == "not_permitted"
+    assert (await staff.call("POST", approve, {}, token=second)).status == 200
+    assert (await staff.service.call("GET", "/auth/me", token=person.token)).status == 401
+    page = (await staff.call("GET", f"/users/{person.user_id}", token=second)).body
+    assert (page["user"]["closure"]["state"], person.email in str(page)) == ("erased", False)
+    assert page["user"]["username"].startswith("erased")
+    again = await staff.call("POST", erase, body, token=first)
+    assert again.code == "account_closed"
+    await audited(staff)
+
+
+async def test_a_setting_on_the_machine_lets_one_operator_erase(tmp_path: Path) -> None:
+    async with staffed(tmp_path, staff={"second_person_erase": False}) as staff:
+        person, token = await staff.service.person(), await staff.token(Role.OPERATOR)
+        erased = await staff.call("POST", f"/users/{person.user_id}/erase", WHY, token=token)
+        assert (erased.status, erased.body["state"]) == (200, "done")
+        assert (await staff.service.call("GET", "/auth/me", token=person.token)).status == 401
