@@ -68,7 +68,7 @@ class TlsPort:
 class TlsConnection:
     """One connection under TLS, as its server: what an `asyncio.Transport` is for TLS.
 
-    A compiled class cannot inherit from one, nor from `asyncio.BufferedProtocol`, which it is too.
+    It is also an `asyncio.BufferedProtocol`, which has no methods that this one lacks.
 
     Args:
         app: the protocol of its stream.
