@@ -1,8 +1,8 @@
 """TLS at the exits' port: an idle connection keeps no buffer for reads.
 
-The event loop's own TLS keeps such a buffer for each connection, of which one page of memory stays
-in use, and a kilobyte for writes that wait. Here the loop reads all connections into one buffer,
-and a record is written as soon as it is made.
+The event loop's own TLS keeps a buffer of 256 KB for each connection: one page of this buffer stays
+in use. It also keeps a queue for writes. Here the loop reads all connections into one buffer, and
+writes a record as soon as it is made.
 
 A connection is a protocol for the loop, which has the bytes of TCP, and a transport for the
 protocol of its stream. `TRANSITIONS` has the arrows between its states.
@@ -52,7 +52,7 @@ _NOBODY: Final = asyncio.Protocol()  # the protocol of a connection that was los
 class TlsPort:
     """Resources that the connections of a port share.
 
-    `view` is the memory that they are read into, which nobody else uses during a read.
+    `view` is the memory for reads; other code of the loop may use it between two reads.
     `shake_seconds` are for a handshake, `end_seconds` for the end of a stream, its last bytes
     included.
     """
@@ -121,7 +121,7 @@ class TlsConnection:
         self._timer = self._port.loop.call_later(self._port.shake_seconds, self._late)
 
     def get_buffer(self, _size: int) -> memoryview:
-        """Return the memory for the next read, which `buffer_updated` follows at once."""
+        """Return the memory for the next read; `buffer_updated` follows in the same turn."""
         return self._port.view
 
     def buffer_updated(self, size: int) -> None:
@@ -251,7 +251,7 @@ class TlsConnection:
     # --- the stream ----------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Pass on what has come meanwhile."""
+        """Pass the bytes on that were kept."""
         try:
             self._read()
         except Exception:  # as after an error in a read of the loop, which logs both
@@ -261,7 +261,7 @@ class TlsConnection:
             self._resume_transport()
 
     def _read(self) -> None:
-        """Pass on what has come of the stream, and its end."""
+        """Pass the received bytes of the stream on, and its end."""
         if self._state > _OPEN:
             return
         if self._is_paused:
