@@ -11,7 +11,6 @@ protocol of its stream. `TRANSITIONS` has the arrows between its states.
 import asyncio
 import ssl
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, cast, final
 
@@ -48,20 +47,33 @@ _OVER: Final = TlsState.OVER
 _NOBODY: Final = asyncio.Protocol()  # the protocol of a connection that was lost
 
 
-@dataclass(frozen=True, slots=True)
+@final
 class TlsPort:
     """Resources that the connections of a port share.
 
-    `view` is the memory for reads; other code of the loop may use it between two reads.
-    `shake_seconds` are for a handshake, `end_seconds` for the end of a stream, its last bytes
-    included.
+    Args:
+        loop: the event loop.
+        context: the certificate and the versions of TLS.
+        view: the memory for reads; other code of the loop may use it between two reads.
+        shake_seconds: the time for a handshake.
+        end_seconds: the time for the end of a stream, its last bytes included.
     """
 
-    loop: asyncio.AbstractEventLoop
-    context: ssl.SSLContext
-    view: memoryview
-    shake_seconds: float
-    end_seconds: float
+    __slots__ = ("context", "end_seconds", "loop", "shake_seconds", "view")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        context: ssl.SSLContext,
+        view: memoryview,
+        shake_seconds: float,
+        end_seconds: float,
+    ) -> None:
+        self.loop = loop
+        self.context = context
+        self.view = view
+        self.shake_seconds = shake_seconds
+        self.end_seconds = end_seconds
 
 
 @final
