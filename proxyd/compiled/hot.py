@@ -93,6 +93,7 @@ HOT = (
     "proxyd.exits.attached.quick_frames",
     "proxyd.exits.attached.roster",
     "proxyd.exits.attached.terms",
+    "proxyd.exits.attached.tls",
     "proxyd.exits.choosing.places",
     # admission, and budgets of bytes
     "proxyd.metering.address_proofs",

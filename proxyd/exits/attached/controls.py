@@ -4,11 +4,13 @@ import asyncio
 import logging
 import socket
 import ssl
-from typing import Final, final
+from typing import Final, cast, final
 
 from market.base.networks import NetworkCounts
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached.control import Control, ControlServices
+from proxyd.exits.attached.tls import TlsConnection, TlsPort
+from proxyd.loop.reactor import Reactor
 
 TLS_SECONDS: Final = 10.0  # for a handshake of one round trip
 TLS_END_SECONDS: Final = 10.0
@@ -29,16 +31,15 @@ class Controls:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        reactor: Reactor,
         context: ssl.SSLContext,
         services: ControlServices,
         counters: ExitCounters,
         arriving: NetworkCounts,
         end_seconds: float = TLS_END_SECONDS,
     ) -> None:
-        self._end_seconds = end_seconds
-        self._loop = loop
-        self._context = context
+        self._loop = reactor.loop
+        self._port = TlsPort(reactor.loop, context, reactor.view, TLS_SECONDS, end_seconds)
         self._services = services
         self._counters = counters
         self._arriving = arriving
@@ -58,14 +59,15 @@ class Controls:
     async def shake_hands(self, sock: socket.socket, address: str, network: str) -> None:
         """Start TLS on the event loop over a socket, which the loop then owns."""
         control = Control(self._services, address, self)
+        tls = TlsConnection(self._port, cast(asyncio.Protocol, control))  # see `Control`
         try:
-            await self._loop.connect_accepted_socket(  # type: ignore[type-var]  # see `Control`
-                lambda: control,
-                sock,
-                ssl=self._context,
-                ssl_handshake_timeout=TLS_SECONDS,
-                ssl_shutdown_timeout=self._end_seconds,
+            await self._loop.connect_accepted_socket(  # type: ignore[type-var]  # see there
+                lambda: tls, sock
             )
+            await tls.shaken()
+        except asyncio.CancelledError:
+            tls.abort()
+            raise
         except (OSError, ssl.SSLError) as error:  # or a timeout, or an abort
             self._counters.arrivals_refused["tls"] += 1
             _logger.debug("exit at %s: no TLS: %s", address, error)

@@ -3,7 +3,7 @@
 The parts, each in a module of its own, from the first byte of a connection on:
 
     arrivals      accept connections within bounds, until the kind of each is known
-    controls      shake hands by TLS, and know the connections under it
+    controls      shake hands by TLS (`tls`), and know the connections under it
     seals         work connections under TLS
     attachments   exits attach and are gone; with `admission`, `heartbeats` and `notices`
     roster        the exits that are attached
@@ -185,7 +185,7 @@ class ExitListener:
         self.seals = Seals(reactor.poller, roster, workers, work)
         arriving = NetworkCounts()
         controls = Controls(
-            reactor.loop,
+            reactor,
             context,
             ControlServices(
                 reactor.loop,

@@ -1,0 +1,274 @@
+"""Connections under TLS at the exits' port, with real sockets and clients that break the rules."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from support.base.waiting import until
+from support.targets.tls import make_certificate
+
+from proxyd.exits.attached.tls import TlsConnection, TlsPort
+from proxyd.loop.reactor import BUFFER_BYTES
+
+LONG_SECONDS = 60.0
+SHORT_SECONDS = 0.1
+MUCH = 4 * 1024 * 1024  # more than the buffers of two sockets and of the connection
+
+
+class App(asyncio.Protocol):
+    """Records what the connection passes on."""
+
+    def __init__(self) -> None:
+        self.transport: Any = None
+        self.received = bytearray()
+        self.calls: list[str] = []
+        self.act: Callable[[bytes], object] = self.received.extend
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        self.calls.append("made")
+
+    def data_received(self, data: bytes) -> None:
+        self.act(data)
+
+    def eof_received(self) -> None:
+        self.calls.append("ended")
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self.calls.append("lost")
+
+    def pause_writing(self) -> None:
+        self.calls.append("paused")
+
+    def resume_writing(self) -> None:
+        self.calls.append("resumed")
+
+
+class Server:
+    """Takes connections in, one at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.context = make_certificate(folder).server
+        self.view = memoryview(bytearray(BUFFER_BYTES))
+        self.connections: list[TlsConnection] = []
+        self.wires: list[Any] = []  # the transports of TCP
+
+    async def shake(
+        self, *, shake_seconds: float = LONG_SECONDS, end_seconds: float = LONG_SECONDS
+    ) -> tuple[socket.socket, App, "asyncio.Task[None]"]:
+        """Return a client that has not said anything, the app for it, and the handshake."""
+        loop = asyncio.get_running_loop()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            client = socket.create_connection(listener.getsockname())
+            sock, _ = listener.accept()
+        sock.setblocking(False)
+        client.settimeout(LONG_SECONDS)
+        app = App()
+        tls_port = TlsPort(loop, self.context, self.view, shake_seconds, end_seconds)
+        connection = TlsConnection(tls_port, app)
+        self.connections.append(connection)
+        wire, _ = await loop.connect_accepted_socket(lambda: cast("Any", connection), sock)
+        self.wires.append(wire)
+        return client, app, asyncio.create_task(connection.shaken())
+
+    async def join(self, **seconds: float) -> tuple[ssl.SSLSocket, App]:
+        """Return a client whose handshake is over, and the app for it."""
+        sock, app, shaken = await self.shake(**seconds)
+        client = await asyncio.to_thread(wrap, sock)
+        await shaken
+        return client, app
+
+
+def wrap(sock: socket.socket) -> ssl.SSLSocket:
+    """Shake hands as a client that takes no connection for ended before TLS says so."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context.wrap_socket(sock, suppress_ragged_eofs=False)
+
+
+def read_to_end(client: ssl.SSLSocket) -> bytes:
+    """Return all that comes; raise an error for a connection that is cut."""
+    received = bytearray()
+    while data := client.recv(65536):
+        received += data
+    return bytes(received)
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
+    """All its connections are lost when the test is over."""
+    opened = Server(tmp_path)
+    yield opened
+    for each in opened.connections:
+        each.abort()
+
+
+async def test_streams_pass_both_ways_and_end_in_order(server: Server) -> None:
+    client, app = await server.join()
+    sent = bytes(range(256)) * (MUCH // 256)
+    app.act = app.transport.write
+    with client:
+        sending = asyncio.create_task(asyncio.to_thread(client.sendall, sent))
+        received = bytearray()
+        while len(received) < len(sent):
+            received += await asyncio.to_thread(client.recv, 65536)
+        await sending
+        assert bytes(received) == sent
+        app.transport.write(b"the last words")
+        app.transport.close()
+        app.transport.write(b"too late")
+        assert app.transport.is_closing()
+        assert await asyncio.to_thread(read_to_end, client) == b"the last words"
+        await asyncio.to_thread(client.unwrap)
+    await until(lambda: app.calls[-1] == "lost", "the connection is over")
+    assert set(app.calls) <= {"made", "paused", "resumed", "lost"}
+
+
+async def test_the_end_of_the_clients_stream_comes_before_the_loss(server: Server) -> None:
+    client, app = await server.join()
+    with client:
+        client.sendall(b"words")
+        await asyncio.to_thread(client.unwrap)
+    await until(lambda: "lost" in app.calls, "the connection is over")
+    assert app.calls == ["made", "ended", "lost"]
+    assert bytes(app.received) == b"words"
+
+
+async def test_a_client_that_does_not_end_its_stream_is_cut(server: Server) -> None:
+    client, app = await server.join(end_seconds=SHORT_SECONDS)
+    with client:
+        app.transport.close()
+        await until(lambda: app.calls == ["made", "lost"], "it is cut")
+
+
+async def test_a_client_that_does_not_take_the_last_words_is_cut(server: Server) -> None:
+    client, app = await server.join(end_seconds=SHORT_SECONDS)
+    with client:
+        app.transport.set_write_buffer_limits(65536)
+        app.transport.write(bytes(MUCH * 4))
+        assert app.calls == ["made", "paused"]
+        assert app.transport.get_write_buffer_size() > 0
+        app.transport.close()
+        await until(lambda: app.calls[-1] == "lost", "it is cut")
+
+
+async def test_writing_is_paused_while_the_client_reads_too_little(server: Server) -> None:
+    client, app = await server.join()
+    with client:
+        app.transport.set_write_buffer_limits(65536)
+        app.transport.write(bytes(MUCH * 4))
+        assert app.calls == ["made", "paused"]
+        read = 0
+        while read < MUCH * 4:
+            read += len(await asyncio.to_thread(client.recv, 65536))
+        await until(lambda: app.calls == ["made", "paused", "resumed"], "it goes on")
+
+
+async def test_a_client_that_leaves_without_an_end_is_lost(server: Server) -> None:
+    client, app = await server.join()
+    client.close()
+    await until(lambda: app.calls == ["made", "lost"], "the loss was noticed")
+
+
+async def test_bytes_that_are_no_record_cut_the_connection(server: Server) -> None:
+    client, app = await server.join()
+    with socket.socket(fileno=client.detach()) as bare:
+        bare.sendall(b"\x17\x03\x03\x00\x20" + bytes(32))
+        await until(lambda: app.calls == ["made", "lost"], "it is cut")
+    assert not app.received
+
+
+async def test_a_paused_stream_is_bounded_and_complete(server: Server) -> None:
+    client, app = await server.join()
+    (wire,) = server.wires
+    app.transport.pause_reading()
+    with client:
+        sending = asyncio.create_task(asyncio.to_thread(client.sendall, bytes(8 * MUCH)))
+        await until(lambda: not wire.is_reading(), "TCP holds the client back")
+        assert not app.received
+        assert not sending.done()
+        app.transport.resume_reading()
+        await sending
+        await until(lambda: len(app.received) == 8 * MUCH, "everything has come")
+
+
+async def test_the_loss_of_a_client_is_noticed_while_its_stream_is_paused(server: Server) -> None:
+    client, app = await server.join()
+    app.transport.pause_reading()
+    client.sendall(b"unread")
+    client.close()
+    await until(lambda: app.calls == ["made", "lost"], "the loss was noticed")
+    assert not app.received
+
+
+async def test_an_error_of_the_protocol_cuts_the_connection(server: Server) -> None:
+    logged: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+
+    def fail(_data: bytes) -> None:
+        raise RuntimeError("a fault in the protocol")
+
+    for is_paused in (False, True):
+        client, app = await server.join()
+        app.act = fail
+        with client:
+            if is_paused:
+                app.transport.pause_reading()
+                app.transport.resume_reading()
+            client.sendall(b"words")
+            await until(lambda app=app: app.calls == ["made", "lost"], "it is cut")
+    assert [str(each["exception"]) for each in logged] == ["a fault in the protocol"] * 2
+
+
+async def test_another_protocol_gets_the_stream_from_then_on(server: Server) -> None:
+    client, app = await server.join()
+    other = App()
+    app.transport.set_protocol(other)
+    with client:
+        client.sendall(b"words")
+        await until(lambda: bytes(other.received) == b"words", "it has the words")
+    await until(lambda: other.calls == ["lost"], "it has the loss")
+    assert (app.calls, bytes(app.received)) == (["made"], b"")
+
+
+@pytest.mark.parametrize(
+    ("says", "error"),
+    [
+        pytest.param(b"", ConnectionAbortedError, id="nothing"),
+        pytest.param(b"\x16\x03\x01\x00\x05GET /", ssl.SSLError, id="no handshake"),
+    ],
+)
+async def test_a_handshake_that_fails_or_takes_long_is_cut(
+    server: Server, says: bytes, error: type[Exception]
+) -> None:
+    client, app, shaken = await server.shake(shake_seconds=LONG_SECONDS if says else SHORT_SECONDS)
+    with client:
+        client.sendall(says)
+        with pytest.raises(error):
+            await shaken
+        assert await asyncio.to_thread(client.recv, 1) == b""
+    assert app.calls == []
+
+
+async def test_a_client_that_leaves_within_the_handshake_fails_it(server: Server) -> None:
+    client, app, shaken = await server.shake()
+    client.close()
+    with pytest.raises(ConnectionResetError):
+        await shaken
+    assert app.calls == []
+
+
+async def test_an_abort_cancels_the_handshake(server: Server) -> None:
+    client, app, shaken = await server.shake()
+    with client:
+        await asyncio.sleep(0)
+        server.connections[0].abort()
+        with pytest.raises(asyncio.CancelledError):
+            await shaken
+        assert await asyncio.to_thread(client.recv, 1) == b""
+    assert app.calls == []
