@@ -373,6 +373,8 @@ async def test_the_sdk_of_the_provider_agrees(server: StripeServer) -> None:
             )
         assert required.value.code == "authentication_required"
         assert client.v1.payment_methods.detach(method).customer is None
+        card = client.v1.payment_methods.attach("pm_card_visa", {"customer": customer.id})
+        assert card.customer == customer.id
         with pytest.raises(stripe.InvalidRequestError):
             client.v1.checkout.sessions.expire(page.id)
         assert client.v1.customers.delete(customer.id).deleted
