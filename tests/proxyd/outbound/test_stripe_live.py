@@ -1,7 +1,7 @@
 """The client for Stripe against the stand-in, and the same tests against Stripe's real test mode.
 
-`make stripe` runs both with a key. A payment on the real page needs a person: with
-`PROXYD_TEST_STRIPE_SECONDS` the address is printed, and the test waits so long for the payment.
+`make stripe` runs both with a key. A payment on the real page needs a person: the
+test prints the address, and waits for `PROXYD_TEST_STRIPE_SECONDS`.
 """
 
 import asyncio
