@@ -18,7 +18,7 @@ from support.base.brief import examples
 from support.base.clock import Clock
 from support.market.market import Market
 from support.payments.bank import Bank
-from support.payments.earner import ACTS, Earner
+from support.payments.earner import TURNS, Earner
 from support.payments.kept import by_month, gone, kept
 
 from market.accounts.scopes import Maker
@@ -44,6 +44,7 @@ MOMENTS = (
 )
 Result = TypeVar("Result")
 number = st.integers(0, 4)
+turns = st.sampled_from(TURNS)
 
 
 class CrashError(Exception):
@@ -124,6 +125,13 @@ class Payers(RuleBasedStateMachine):
         self.clock.now += 40 * 86_400  # no new account
         self.run(self.store.write(_forget_others))
         self.bank.fail = self.fail
+        # A payment and a payout, so that few steps reach every state.
+        self.create(2_000)
+        self.bank.pay(self.payments[0])
+        self.run(self.market.payments.find(self.user, self.payments[0]))
+        self.earn(20, False)
+        self.request_payouts([50, 60])
+        self.run(self.earner.look())
 
     def fail(self, moment: str) -> None:
         if moment == self.provider_fails:
@@ -256,21 +264,28 @@ class Payers(RuleBasedStateMachine):
     def request_payouts(self, credits_: list[int]) -> None:
         self.attempt(*(self.earner.request(each) for each in credits_))
 
-    @rule(at=number, acts=st.lists(st.sampled_from(ACTS), min_size=1, max_size=5))
-    def decide_payout(self, at: int, acts: list[str]) -> None:
-        """Have the user, the staff and the bank act on a payout at the same moment."""
+    @rule(at=number, acts=turns, in_turn=st.booleans(), disputes=st.booleans())
+    def decide_payout(self, at: int, acts: tuple[str, ...], in_turn: bool, disputes: bool) -> None:
+        """Have the user, the staff and the bank act on a payout, perhaps after a dispute."""
         if not self.earner.rows:
             return
+        if disputes and self.payments:
+            self.take_back(at, 1, True)
+            self.clock.now += 3
+            notice = self.bank.notice(self.payments[at % len(self.payments)])
+            self.attempt(self.market.payments.receive("bank", HEADERS, notice))
+        self.run(self.earner.look())
         row = self.earner.rows[at % len(self.earner.rows)]
         is_restricted = self.run(self.earner.is_restricted())
-        self.attempt(*(self.earner.act(name, row) for name in acts))
+        for turn in [(name,) for name in acts] if in_turn else [acts]:
+            self.attempt(*(self.earner.act(name, row) for name in turn))
         self.run(self.earner.look())
         after = next(each for each in self.earner.rows if each.id == row.id)
         if is_restricted and row.state in ("requested", "approved"):
             assert after.state in (row.state, "cancelled", "rejected")
 
-    @rule(at=number, acts=st.lists(st.sampled_from(ACTS), min_size=1, max_size=3))
-    def decide_payout_beside_news(self, at: int, acts: list[str]) -> None:
+    @rule(at=number, acts=turns)
+    def decide_payout_beside_news(self, at: int, acts: tuple[str, ...]) -> None:
         """Have a payment change, with its notice and a sweep, while a payout is decided."""
         if not self.earner.rows or not self.payments:
             return

@@ -29,8 +29,18 @@ TERMS = PayoutTerms(
 )
 OPEN = ("requested", "approved", "sent")
 ENDS = ("cancelled", "rejected", "failed")
-# The acts about a payout, which may come in any number at the same time.
-ACTS = ("approve", "cancel", "reject", "export", "pay", "fail")
+# Acts about a payout, which come at the same time or in turn.
+TURNS = (
+    ("approve",),
+    ("approve", "cancel"),
+    ("approve", "cancel", "reject", "approve"),
+    ("approve", "export"),
+    ("approve", "export", "pay", "fail"),
+    ("cancel", "approve", "export"),
+    ("export", "reject"),
+    ("export", "pay", "pay", "fail", "fail"),
+    ("pay", "fail"),
+)
 
 
 class Earner:
@@ -75,7 +85,7 @@ class Earner:
         return self._market.payouts.request(self._user, asked)
 
     def act(self, name: str, row: PayoutRow) -> Awaitable[Any]:
-        """Do one of `ACTS` about a payout, as its user or the staff does."""
+        """Do an act of `TURNS` about a payout, as its user or the staff does."""
         context = self._market.context
         paid = Line(2, row.id, row.net, Outcome.PAID, None)
         failed = Line(2, row.id, row.net, Outcome.FAILED, FailReason.RETURNED)
