@@ -404,9 +404,10 @@ notebook: setup
 	REQUIRE_NOTEBOOK=1 REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/integration/test_notebook.py
 	REQUIRE_NOTEBOOK=1 REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/docs/test_documents.py -k packages
 
-# Opens a payment at the real Stripe, in its test mode, with the key of PROXYD_TEST_STRIPE_KEY.
+# Runs the same tests against the stand-in for Stripe and the real Stripe, in its test mode, with the key of PROXYD_TEST_STRIPE_KEY.
+# With PROXYD_TEST_STRIPE_SECONDS=300 it prints a page of Stripe, and waits so long for a person who pays there.
 stripe: setup
-	$(VENV)/bin/python -m pytest tests/proxyd/outbound/test_stripe_live.py
+	$(VENV)/bin/python -m pytest --capture no --timeout 900 tests/proxyd/outbound/test_stripe_live.py
 
 # Requests the known weaknesses of the pinned versions from the package index.
 audit: setup

@@ -570,7 +570,9 @@ ABOUT_SEVERAL = {
     "tests/proxyd/outbound/test_late_charges.py": (
         "market/payments/payments.py with proxyd/outbound/stripe_cards.py over HTTP"
     ),
-    "tests/proxyd/outbound/test_stripe_live.py": "proxyd/outbound/stripe.py at the real provider",
+    "tests/proxyd/outbound/test_stripe_live.py": (
+        "proxyd/outbound/stripe*.py, at the stand-in and at the real provider"
+    ),
     "tests/proxyd/test_imports.py": "what each command imports",
     "tests/proxyd/test_new_accounts.py": "limits of new accounts, from the settings to the proxy",
     "tests/proxyd/wire/test_fuzz.py": "both protocols, with conversations that are made up",

@@ -46,7 +46,9 @@ class TransactionItem(Struct):
     (`deposit_refund`), or corrects the balance (`correction`). A `debt` pays for a deposit or for
     earnings that were taken back after the money had left.
 
-    `reference` names the cause.
+    `reference` names the cause. `earned` is the part of `amount` that is earned money, which can be
+    paid out: all of them add up to the available earnings, and those of the kind `earning` to all
+    earnings.
     """
 
     id: str
@@ -55,6 +57,7 @@ class TransactionItem(Struct):
     currency: CurrencyWord
     amount: float
     reference: str
+    earned: float
 
 
 class TransactionsReply(Listed[TransactionItem], kw_only=True):
@@ -125,4 +128,5 @@ def _item(change: Change) -> TransactionItem:
         currency=CURRENCIES[change.currency],
         amount=money(change.amount),
         reference=change.reference,
+        earned=money(change.earned),
     )

@@ -29,7 +29,8 @@ UNSEEN = frozenset(
 class Change(NamedTuple):
     """Change of a user's spendable money by one transfer: micro-units, negative for a debit.
 
-    `reference` names the subject: a job, a session, a deposit, a photo.
+    `reference` names the subject: a job, a session, a deposit, a photo. `earned` is the part of
+    `amount` that is earned money.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Change(NamedTuple):
     currency: Currency
     amount: int
     reference: str
+    earned: int = 0
 
 
 class Wallet:
@@ -67,4 +69,4 @@ def change_of(row: MovedRow) -> Change:
     kind = WORDS.get(row.kind, row.kind)
     currency = Currency(row.currency)
     reference = row.reference.removeprefix(IN_REVIEW)
-    return Change(row.id, row.created_at, kind, currency, row.amount, reference)
+    return Change(row.id, row.created_at, kind, currency, row.amount, reference, row.earned)

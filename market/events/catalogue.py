@@ -114,12 +114,43 @@ class WalletCorrected(EventData, frozen=True):
     owed: float = 0.0
 
 
+class PaymentEvent(EventData, frozen=True):
+    """Fields that the events of a payment without moved money have."""
+
+    payment_id: str
+    amount_usd: float
+    provider: str
+
+
+class PaymentBegun(PaymentEvent, frozen=True):
+    """A payment has begun: it is `open` until its provider reports an end."""
+
+
+class PaymentExpired(PaymentEvent, frozen=True):
+    """The page of a payment was not used in time; nothing was paid."""
+
+
+class PaymentFailed(PaymentEvent, frozen=True):
+    """The bank refused a payment, or the operator gave a doubtful one up; nothing was credited."""
+
+
+class PaymentDoubtful(PaymentEvent, frozen=True):
+    """The provider reports other facts than expected; the operator decides about the payment."""
+
+
 class PaymentPaid(EventData, frozen=True):
     """A payment by a provider has arrived, and its money is in the wallet."""
 
     payment_id: str
     amount_usd: float
     provider: str
+
+
+class PaymentRefundBegun(EventData, frozen=True):
+    """A refund was requested; its amount has left the wallet until the provider answers."""
+
+    payment_id: str
+    amount_usd: float
 
 
 class PaymentRefunded(EventData, frozen=True):
@@ -523,7 +554,12 @@ CATALOGUE: dict[str, type[EventData]] = {
     "wallet.deposited": WalletDeposited,
     "wallet.refunded": WalletRefunded,
     "wallet.corrected": WalletCorrected,
+    "payment.begun": PaymentBegun,
+    "payment.expired": PaymentExpired,
+    "payment.failed": PaymentFailed,
+    "payment.doubtful": PaymentDoubtful,
     "payment.paid": PaymentPaid,
+    "payment.refund_begun": PaymentRefundBegun,
     "payment.refunded": PaymentRefunded,
     "payment.refund_failed": PaymentRefundFailed,
     "payment.disputed": PaymentDisputed,

@@ -14,7 +14,15 @@ from market.accounts.accounts import OF_PAYMENT, deposit_key
 from market.accounts.letters import Letters
 from market.base.errors import Code, MarketError
 from market.base.states import PaymentStatus, ReturnStatus
-from market.events.catalogue import PaymentPaid, WalletDeposited
+from market.events.catalogue import (
+    PaymentBegun,
+    PaymentDoubtful,
+    PaymentEvent,
+    PaymentExpired,
+    PaymentFailed,
+    PaymentPaid,
+    WalletDeposited,
+)
 from market.events.catalogue import amount as shown
 from market.events.context import Context
 from market.events.recording import record
@@ -45,6 +53,12 @@ LAST_LOOK_SECONDS = 200 * DAY_SECONDS
 # Ends the reference of the part of a return that had no room beside a refund that failed later.
 REST = ":rest"
 
+_EVENTS: dict[str, type[PaymentEvent]] = {
+    PaymentStatus.OPEN: PaymentBegun,
+    PaymentStatus.EXPIRED: PaymentExpired,
+    PaymentStatus.FAILED: PaymentFailed,
+    PaymentStatus.DOUBTFUL: PaymentDoubtful,
+}
 _BY_OTHERS = (returning.OUTSIDE, returning.DISPUTE)
 
 _logger = logging.getLogger("payments")
@@ -174,6 +188,13 @@ async def begin_by_staff(tx: Transaction, context: Context, payment_id: str, amo
     await queries.hasten(tx, payment_id, context.now())
 
 
+async def notify(tx: Transaction, context: Context, row: PaymentRow) -> None:
+    """Record that a payment has a new state that moves no money; an erased user gets no events."""
+    if not await closures.is_erased(tx, row.user_id):
+        event = _EVENTS[row.status](row.id, shown(row.amount), row.provider)
+        await record(tx, context, row.user_id, event, subject_id=row.id)
+
+
 def doubt(row: PaymentRow, seen: Seen) -> str:
     """Return the difference between a payment and the facts; "" without one."""
     facts = (
@@ -194,6 +215,7 @@ async def _book_state(tx: Transaction, booking: Booking, row: PaymentRow, seen: 
         after = PaymentStatus(seen.state)
         before.require_before(after)
         await queries.move(tx, row.id, before=before, after=after, now=now)
+        await notify(tx, booking.context, row._replace(status=after))
         if row.is_automatic:
             await top_up_outcomes.fail(tx, booking.context, booking.letters, row, seen.failure)
         return row._replace(status=after)
@@ -219,6 +241,7 @@ async def _doubt(tx: Transaction, booking: Booking, row: PaymentRow, difference:
         _logger.error("payment %s: not credited: %s", row.id, difference)
         now = booking.context.now()
         await queries.move(tx, row.id, before=before, after=doubtful, now=now, doubt=difference)
+        await notify(tx, booking.context, row._replace(status=doubtful))
         if row.is_automatic:
             await top_up_outcomes.fail(tx, booking.context, booking.letters, row, "doubtful")
     elif row.doubt != difference:

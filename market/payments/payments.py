@@ -568,6 +568,7 @@ class Payments:
                 field="amount_usd",
             )
         await queries.insert(tx, row)
+        await booking.notify(tx, self._context, row)
 
     async def _day_left(self, tx: Transaction, user_id: str, begun: int) -> int | None:
         """Return the rest of the ceiling of a new account; None for an older account."""
@@ -602,8 +603,9 @@ class Payments:
             return
         before, after = PaymentStatus.OPEN, PaymentStatus.EXPIRED
         before.require_before(after)
-        await queries.move(tx, row.id, before=before, after=after, now=now)
         expired = row._replace(status=after)
+        if await queries.move(tx, row.id, before=before, after=after, now=now):
+            await booking.notify(tx, self._context, expired)
         next_look_at = booking.next_look(expired, (), now) if row.looked_at else None
         await queries.plan(tx, row.id, planned=current.next_look_at, next_look_at=next_look_at)
 

@@ -16,6 +16,7 @@ from market.events.catalogue import (
     EventData,
     PaymentDisputed,
     PaymentDisputeDecided,
+    PaymentRefundBegun,
     PaymentRefunded,
     PaymentRefundFailed,
 )
@@ -119,6 +120,9 @@ async def begin(tx: Transaction, context: Context, payment: PaymentRow, begun: B
             PaymentDisputed(payment.id, shown(row.amount), shown(held)),
             subject_id=payment.id,
         )
+    elif row.kind != OUTSIDE:
+        refund = PaymentRefundBegun(payment.id, shown(row.amount))
+        await record(tx, context, row.user_id, refund, subject_id=payment.id)
     return row
 
 

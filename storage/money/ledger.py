@@ -51,7 +51,10 @@ class DifferenceRow(NamedTuple):
 
 
 class MovedRow(NamedTuple):
-    """Change of a user's account by a transfer: micro-units, negative for money that left it."""
+    """Change of a user's account by a transfer: micro-units, negative for money that left it.
+
+    `earned` is the part of `amount` that is earned money, with the same sign.
+    """
 
     id: str
     created_at: int
@@ -59,6 +62,7 @@ class MovedRow(NamedTuple):
     reference: str
     currency: str
     amount: int
+    earned: int
 
 
 class TotalRow(NamedTuple):
@@ -269,6 +273,14 @@ _MOVED = " UNION ALL ".join(
     for side, sign in (("debit", "-"), ("credit", ""))
 )
 
+# The earned part of the entries of a transfer `t` at one side of an account; few entries have one,
+# and an index has only these.
+_EARNED = """(
+    SELECT COALESCE(SUM(e.earned), 0) FROM entries AS e
+    WHERE e.transfer_id = t.id AND e.earned {sign} 0
+        AND e.{side}_account = CASE m.currency WHEN 'usd' THEN :usd ELSE :credit END
+)"""
+
 
 async def moved(
     tx: Transaction, *, usd: str, credit: str, before: str, limit: int
@@ -285,7 +297,9 @@ async def moved(
     return await tx.all(
         MovedRow,
         f"""
-        SELECT t.id, t.created_at, t.kind, t.reference, m.currency, m.amount
+        SELECT t.id, t.created_at, t.kind, t.reference, m.currency, m.amount,
+            CAST({_EARNED.format(side="credit", sign=">")} AS BIGINT)
+            + CAST({_EARNED.format(side="debit", sign="<")} AS BIGINT)
         FROM (
             SELECT transfer_id, currency, CAST(SUM(amount) AS BIGINT) AS amount
             FROM ({_MOVED}) AS sides

@@ -180,6 +180,8 @@ async def test_rules_stand_before_the_request_and_methods_are_checked(
     await tab.until_text("You can ask once every rule is met.")
     await taking.confirm(person)
     await work(service, person, 2_000)
+    await tab.goto(service.url + WALLET)
+    await tab.until_text("earned: +1,800 credits", ".table")
     await tab.goto(f"{service.url}/console/earnings")
     await tab.until("document.querySelector('[data-rule=minimum_earned]')?.dataset.met === 'true'")
     await tab.click("Add a payout method")

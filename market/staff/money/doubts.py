@@ -11,6 +11,7 @@ from market.base.errors import Code, MarketError
 from market.base.states import PaymentStatus
 from market.events.context import Context
 from market.money.money import Currency, as_decimal
+from market.payments import booking
 from market.payments.terms import CENT
 from market.staff.base.acts import PAYMENT, Act, Changes, act, reason
 from market.staff.base.roles import Action, Author
@@ -110,7 +111,9 @@ async def give_up(context: Context, author: Author, payment_id: str, why: str) -
         if not is_moved:
             state = current.status if current.accepted is None else "accepted before"
             raise MarketError(Code.PAYMENT_NOT_DOUBTFUL, f"The payment is {state}.")
-        return current._replace(status=after), {"status": (before, after)}
+        given_up = current._replace(status=after)
+        await booking.notify(tx, context, given_up)
+        return given_up, {"status": (before, after)}
 
     made = Act(author, Action.PAYMENT_GIVE_UP, PAYMENT, row.id, row.user_id, reason(why))
     return await context.store.write(act, context, made, change)

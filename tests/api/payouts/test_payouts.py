@@ -94,6 +94,11 @@ async def test_a_payout_is_requested_shown_and_cancelled(service: Service) -> No
     assert amounts.pop("earned") == sum(amounts.values()) == EARNED
     assert amounts["in_payout"] == 1_000
     assert found["in_payout"]["lines"] == "/api/payouts"
+    lines = await service.call("GET", found["earned"]["lines"], token=who.person.token)
+    parts = [(each["kind"], each["earned"]) for each in lines.body["transactions"]]
+    assert sum(part for kind, part in parts if kind == "earning") == EARNED
+    assert sum(part for _, part in parts) == amounts["available"]
+    assert ("hold", -1_000) in parts
     path = f"/api/payouts/{payout['id']}"
     for _ in range(2):
         ended = await service.call("POST", f"{path}/cancel", token=who.person.token)

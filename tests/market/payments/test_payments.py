@@ -25,7 +25,7 @@ from market.payments.provider import ProviderError
 from market.payouts import steps
 from market.staff.audit import audit_all
 from market.staff.base.roles import Machine, Member, Role, Via
-from market.staff.money import deposits
+from market.staff.money import deposits, doubts
 from market.staff.money import payments as staff_payments
 from storage.engines.store import Store, Transaction
 from storage.payouts import payouts as payout_queries
@@ -655,3 +655,72 @@ async def test_money_that_a_session_gives_back_pays_a_debt_first(
     assert await market.store.read(debts.owed, user) == 0
     assert await available(market, user) == 0
     assert await held(market, user) == 0
+
+
+async def told(market: Market, user: str) -> list[str]:
+    """Return the types of a user's events about payments, the oldest first."""
+
+    async def read(tx: Transaction) -> list[str]:
+        sql = """
+            SELECT type FROM events WHERE user_id = :user AND type LIKE 'payment.%' ORDER BY id
+        """
+        return await tx.all(str, sql, user=user)
+
+    return [each.removeprefix("payment.") for each in await market.store.read(read)]
+
+
+@pytest.mark.both_engines
+async def test_each_state_of_a_payment_is_an_event_once(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    expired = (await market.payments.create(user, 5 * USD)).id
+    bank.set(expired, state="expired")
+    failed = (await market.payments.create(user, 5 * USD)).id
+    bank.set(failed, state="failed")
+    for payment_id in (expired, failed):
+        await asyncio.gather(*(look(market, payment_id) for _ in range(3)))
+    assert await told(market, user) == ["begun", "begun", "expired", "failed"]
+    other = await market.person()
+    payment_id = (await market.payments.create(other, 20 * USD)).id
+    bank.pay(payment_id)
+    bank.set(payment_id, amount=21 * USD)
+    for _ in range(2):
+        await look(market, payment_id)
+    await doubts.give_up(market.context, Machine("root"), payment_id, "sent back by hand")
+    bank.set(payment_id, amount=20 * USD)
+    await look(market, payment_id)
+    bank.refund_state = "pending"
+    await market.payments.refund(other, payment_id, 5 * USD)
+    before = ["begun", "doubtful", "failed", "paid", "refund_begun"]
+    assert await told(market, other) == before
+    (refund,) = bank.of(payment_id).returns
+    bank.decide(payment_id, refund.ref, "done")
+    await look(market, payment_id)
+    bank.refund_outside(payment_id, 3 * USD)
+    await look(market, payment_id)
+    assert await told(market, other) == [*before, "refunded", "refunded"]
+
+
+async def test_a_page_that_no_provider_opened_expires_with_an_event(
+    market: Market, bank: Bank
+) -> None:
+    user = await market.person()
+
+    def refused(moment: str) -> None:
+        raise ProviderError("no", is_final=True)
+
+    bank.fail = refused
+    assert await refusal(market.payments.create(user, 20 * USD)) is Code.PAYMENT_PROVIDER_AWAY
+    assert await told(market, user) == ["begun", "expired"]
+
+
+async def test_an_erased_user_gets_no_event(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payment_id = (await market.payments.create(user, 20 * USD)).id
+    bank.set(payment_id, state="expired")
+    await look(market, payment_id)
+    await market.store.write(erasing.erase, market.context, tools(market), user, waives=False)
+    bank.set(payment_id, state="paid", charge_id="late")
+    await look(market, payment_id)
+    shown = await staff_payments.shown(market.context, Machine("root"), payment_id)
+    assert shown.row.status == "doubtful"
+    assert await told(market, user) == []

@@ -1,4 +1,8 @@
-"""For any order, loss and repetition of events, and crashes between them, no cent moves wrongly."""
+"""For any order, loss and repetition of events, and crashes between them, no cent moves wrongly.
+
+The events are those of payments, refunds, disputes, automatic top-ups, earnings and payouts of one
+user.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,6 +18,7 @@ from support.base.brief import examples
 from support.base.clock import Clock
 from support.market.market import Market
 from support.payments.bank import Bank
+from support.payments.earner import TURNS, Earner
 from support.payments.kept import by_month, gone, kept
 
 from market.accounts.scopes import Maker
@@ -39,6 +44,7 @@ MOMENTS = (
 )
 Result = TypeVar("Result")
 number = st.integers(0, 4)
+turns = st.sampled_from(TURNS)
 
 
 class CrashError(Exception):
@@ -105,11 +111,27 @@ class Payers(RuleBasedStateMachine):
             )
         )
         self.user, self.email = login.profile.user_id, f"{name}@example.com"
+        buyer, _ = self.run(
+            self.market.accounts.register(
+                username=f"b{name}", email=f"b{name}@example.com", password="long enough"
+            )
+        )
+        credits_ = 10_000 * MICRO
+        self.run(self.market.deposit(f"b{name}@example.com", credits_, currency=Currency.CREDIT))
+        self.earner = Earner(self.market, self.user, buyer.profile.user_id)
+        self.run(self.earner.begin())
         self.before = self.balance(ledger.deposits(Currency.USD))
         self.losses_before = self.balance(ledger.losses())
         self.clock.now += 40 * 86_400  # no new account
         self.run(self.store.write(_forget_others))
         self.bank.fail = self.fail
+        # A payment and a payout, so that few steps reach every state.
+        self.create(2_000)
+        self.bank.pay(self.payments[0])
+        self.run(self.market.payments.find(self.user, self.payments[0]))
+        self.earn(20, False)
+        self.request_payouts([50, 60])
+        self.run(self.earner.look())
 
     def fail(self, moment: str) -> None:
         if moment == self.provider_fails:
@@ -231,6 +253,50 @@ class Payers(RuleBasedStateMachine):
         if chosen.state == "pending" or (chosen.state == "done" and state == "void"):
             self.bank.decide(payment_id, chosen.ref, state)
 
+    @rule(credits_=st.integers(1, 20), is_reward=st.booleans())
+    def earn(self, credits_: int, is_reward: bool) -> None:
+        """Work, or have a photo rewarded; no process ends meanwhile."""
+        commits, self.store.commits_left = self.store.commits_left, None
+        self.run((self.earner.reward if is_reward else self.earner.work)(credits_ * 10))
+        self.store.commits_left = commits
+
+    @rule(credits_=st.lists(st.integers(10, 200), min_size=1, max_size=3))
+    def request_payouts(self, credits_: list[int]) -> None:
+        self.attempt(*(self.earner.request(each) for each in credits_))
+
+    @rule(at=number, acts=turns, in_turn=st.booleans(), disputes=st.booleans())
+    def decide_payout(self, at: int, acts: tuple[str, ...], in_turn: bool, disputes: bool) -> None:
+        """Have the user, the staff and the bank act on a payout, perhaps after a dispute."""
+        if not self.earner.rows:
+            return
+        if disputes and self.payments:
+            self.take_back(at, 1, True)
+            self.clock.now += 3
+            notice = self.bank.notice(self.payments[at % len(self.payments)])
+            self.attempt(self.market.payments.receive("bank", HEADERS, notice))
+        self.run(self.earner.look())
+        row = self.earner.rows[at % len(self.earner.rows)]
+        is_restricted = self.run(self.earner.is_restricted())
+        for turn in [(name,) for name in acts] if in_turn else [acts]:
+            self.attempt(*(self.earner.act(name, row) for name in turn))
+        self.run(self.earner.look())
+        after = next(each for each in self.earner.rows if each.id == row.id)
+        if is_restricted and row.state in ("requested", "approved"):
+            assert after.state in (row.state, "cancelled", "rejected")
+
+    @rule(at=number, acts=turns)
+    def decide_payout_beside_news(self, at: int, acts: tuple[str, ...]) -> None:
+        """Have a payment change, with its notice and a sweep, while a payout is decided."""
+        if not self.earner.rows or not self.payments:
+            return
+        row = self.earner.rows[at % len(self.earner.rows)]
+        notice = self.bank.notice(self.payments[at % len(self.payments)])
+        self.attempt(
+            *(self.earner.act(name, row) for name in acts),
+            self.market.payments.receive("bank", HEADERS, notice),
+            self.market.payments.sweep(),
+        )
+
     @rule(state=st.sampled_from(["done", "pending"]), refused=st.booleans())
     def change_bank(self, state: str, refused: bool) -> None:
         self.bank.refund_state, self.bank.refused = state, refused
@@ -242,6 +308,11 @@ class Payers(RuleBasedStateMachine):
     @rule(commits=st.integers(0, 3))
     def crash_soon(self, commits: int) -> None:
         self.store.commits_left = commits
+
+    @invariant()
+    def the_earnings_agree(self) -> None:
+        if hasattr(self, "earner"):
+            self.run(self.earner.check())
 
     @invariant()
     def the_books_agree(self) -> None:
@@ -313,6 +384,7 @@ async def _forget_others(tx: Transaction) -> None:
 
 
 @pytest.mark.both_engines
+@pytest.mark.timeout(600)  # all examples on a busy machine
 def test_any_order_of_events_leaves_the_truth_of_the_bank(store_url: str) -> None:
     run_machine(
         lambda: Payers(store_url),

@@ -14,6 +14,7 @@ from support.market.payouts import (
     earner,
     earnings,
     request,
+    reward,
 )
 
 from market.base.errors import Code
@@ -30,10 +31,33 @@ async def test_pay_for_work_is_earned_and_deposits_and_rewards_are_not(market: M
     user = await market.person("5", "30")
     code = (await market.referrals.standing(await market.person())).code
     await market.referrals.apply(user, code)
+    await reward(market, user, 40)
     assert await earned_part(market, user) == 0
     await earn(market, user, 100)
     assert await earned_part(market, user) == 90 * MICRO
-    assert await available(market, user, CREDIT) == (30 + 25 + 90) * MICRO
+    assert await available(market, user, CREDIT) == (30 + 25 + 40 + 90) * MICRO
+
+
+async def test_a_photo_never_becomes_cash(market: Market) -> None:
+    """Not by itself, not beside earnings, and not by a purchase that is cancelled."""
+    user = await market.person()
+    await confirm(market, user)
+    await reward(market, user, 5_000)
+    method = await add_method(market, user)
+    market.clock.now += 7 * 86_400
+    whole = Request(CREDIT, 5_000 * MICRO, method.id)
+    assert await refusal(market.payouts.request(user, whole)) is Code.PAYOUT_NOT_PERMITTED
+    await earn(market, user, 1_000)
+    market.clock.now += 7 * 86_400
+    for _ in range(3):
+        job = await market.jobs.create(user, wanted(price=5_500 * MICRO))
+        assert await earned_part(market, user) == 400 * MICRO
+        await market.jobs.cancel(user, job)
+    assert await refusal(market.payouts.request(user, whole)) is Code.PAYOUT_TOO_LARGE
+    await request(market, user, method, 900)
+    assert await available(market, user, CREDIT) == 5_000 * MICRO
+    more = Request(CREDIT, 600 * MICRO, method.id)
+    assert await refusal(market.payouts.request(user, more)) is Code.PAYOUT_NOT_PERMITTED
 
 
 async def test_a_purchase_takes_other_money_first_and_a_release_returns_earned_money(

@@ -6,11 +6,18 @@ from support.base.cases import cases
 from support.market.books import available
 from support.market.jobs import device_of, wanted
 from support.market.market import PAYOUT_METHODS, Market
-from support.market.payouts import BANK, confirm, earn, earned_part, earner, request, state_of
+from support.market.payouts import (
+    BANK,
+    confirm,
+    earn,
+    earned_part,
+    earner,
+    request,
+    reward,
+    state_of,
+)
 from support.market.staff import ROOT
 
-from market.money import ledger
-from market.money.ledger import Movement, Transfer, TransferKind
 from market.money.money import MICRO, Currency
 from market.payouts.terms import MethodKind, RejectReason
 from market.staff.money import paying
@@ -20,26 +27,6 @@ from storage.payouts.payouts import PayoutRow
 from storage.payouts.sources import SignsRow
 
 CREDIT = Currency.CREDIT
-
-
-async def bonus(market: Market, user: str, credit: int) -> None:
-    """Reward a photo of a user."""
-    new_id, now = market.identifiers.new, market.clock.seconds()
-
-    async def unit(tx: Transaction) -> None:
-        movement = Movement(ledger.rewards(CREDIT), ledger.available(user, CREDIT), credit * MICRO)
-        reward_id = new_id()
-        transfer = Transfer(
-            new_id(), f"goodness:{reward_id}", TransferKind.REWARD, "goodness", CREDIT, (movement,),
-            now,
-        )  # fmt: skip
-        await ledger.post(tx, transfer)
-        await insert_row(
-            tx, "goodness_rewards", id=reward_id, user_id=user, day=1, category="help",
-            confidence=1.0, model="m", amount=credit * MICRO, file_hash=reward_id, created_at=now,
-        )  # fmt: skip
-
-    await market.store.write(unit)
 
 
 async def _networks(market: Market, tx: Transaction, *users: str) -> None:
@@ -86,7 +73,7 @@ async def paid_by_bonus(market: Market) -> tuple[str, PayoutRow, str]:
     """Return a user, a payout that would be approved without a person, and the rewarded buyer."""
     market.payouts.terms = replace(market.payouts.terms, automatic=100 * MICRO)
     buyer = await market.person()
-    await bonus(market, buyer, 2_000)
+    await reward(market, buyer, 2_000)
     user = await market.person()
     await confirm(market, user)
     await earn(market, user, 2_000, buyer)
@@ -132,7 +119,7 @@ async def test_a_circular_payout_waits_for_a_person(market: Market, mixed: bool)
     """Also if honest earnings and a deposit of the buyer are beside the bonus."""
     user, method = await earner(market)
     buyer = await market.person(credit="5" if mixed else "0")
-    await bonus(market, buyer, 500)
+    await reward(market, buyer, 500)
     await earn(market, user, 500, buyer)
     await market.store.write(lambda tx: _referral(market, tx, user, buyer))
     market.payouts.terms = replace(market.payouts.terms, automatic=100 * MICRO)
@@ -151,7 +138,7 @@ async def test_entries_hide_no_circular_buyer(
     monkeypatch.setattr(queries, "EARNINGS_MAX", 4)
     user, method = await earner(market)
     buyer = await market.person()
-    await bonus(market, buyer, 500)
+    await reward(market, buyer, 500)
     await earn(market, user, 500, buyer)
     await market.store.write(lambda tx: _referral(market, tx, user, buyer))
     market.payouts.terms = replace(market.payouts.terms, automatic=100 * MICRO)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.payments import stripe_server
+from support.payments.sdk_types import problems
 from support.payments.stripe_server import KEY, SECRET, Fault, StripeServer
 
 from market.payments.provider import (
@@ -284,7 +285,6 @@ async def test_the_sdk_of_the_provider_agrees(server: StripeServer) -> None:
         TransferCreateParams,
     )
     from stripe.params.checkout import SessionCreateParams  # noqa: PLC0415
-    from stripe.params.checkout import _session_create_params as parts  # noqa: PLC0415
 
     page = NewSetup("s1", "", "https://x.example/", LATER)
     charge = NewCharge("p1", 2_000 * CENT, "proxyd: 20", "cus_1", "pm_1")
@@ -299,10 +299,18 @@ async def test_the_sdk_of_the_provider_agrees(server: StripeServer) -> None:
         (stripe_payouts.link_request("acct_1", "https://x.example/"), AccountLinkCreateParams),
         (stripe_payouts.transfer_request(ORDER, "b1"), TransferCreateParams),
     ):
-        known = kind.__required_keys__ | kind.__optional_keys__
-        assert {name.partition("[")[0] for name in request} <= known
-    price = parts.SessionCreateParamsLineItemPriceData
-    assert {"currency", "unit_amount", "product_data"} <= set(price.__annotations__)
+        assert problems(request, kind) == []
+    for change in (
+        {"mode": "pay"},
+        {"metadata": "x"},
+        {"line_items[0][price_data][unit_amount]": "20.00"},
+        {"line_items[0][price_dat][currency]": "usd"},
+        {"line_items[2][quantity]": "1"},
+    ):
+        assert len(problems({**session_request(new()), **change}, SessionCreateParams)) == 1
+    of_price = {"line_items[0][price_data][unit_amount]": "2000"}
+    missing = problems({"mode": "payment", **of_price}, SessionCreateParams)
+    assert missing == [".line_items[0].price_data: currency is missing"]
     body, _ = server.notice("refund.updated", {"object": "refund", "payment_intent": "pi_1"})
     header = stripe.WebhookSignature.generate_signature_header(body.decode(), SECRET)
     provider = StripeProvider(KEY, (SECRET,), now, api_base=server.url)
@@ -365,6 +373,8 @@ async def test_the_sdk_of_the_provider_agrees(server: StripeServer) -> None:
             )
         assert required.value.code == "authentication_required"
         assert client.v1.payment_methods.detach(method).customer is None
+        card = client.v1.payment_methods.attach("pm_card_visa", {"customer": customer.id})
+        assert card.customer == customer.id
         with pytest.raises(stripe.InvalidRequestError):
             client.v1.checkout.sessions.expire(page.id)
         assert client.v1.customers.delete(customer.id).deleted

@@ -340,6 +340,139 @@ async def test_the_database_of_an_earlier_program_gets_the_schema_of_a_fresh_one
     process.assert_audit(earlier_url)
 
 
+# The money of each table: its key, and the columns that no step may change.
+BOOKS = {
+    "accounts": "id, user_id, kind, currency, balance",
+    "entries": "transfer_id, debit_account, credit_account, amount",
+    "holds": "id, user_id, currency, amount, resolved_at, captured",
+    "transfers": "id, business_key, created_at",
+}
+# Tables that the test fills once step 56 has made the last of them.
+FILLED_AT = 56
+FILLED = {
+    "payments": "id, user_id, status, amount, provider_id, closed_at, deposit_id",
+    "payment_returns": "id, payment_id, kind, status, amount, held, taken, provider_ref",
+    "debts": "id, user_id, amount, paid",
+    "receipts": "number, payment_id, seller, tax_name, tax_basis_points",
+    "payouts": "id, user_id, currency, amount, rate, usd, fee, state, reason, batch_id",
+    "payout_batches": "id, format, payouts, net_usd, outside_id",
+}
+REFUSED = (
+    "UPDATE accounts SET balance = -1 WHERE user_id IS NOT NULL",
+    "UPDATE accounts SET user_id = 'nobody' WHERE user_id IS NOT NULL",
+    "INSERT INTO accounts (id, kind, currency) VALUES ('x', 'other', 'usd')",
+    "UPDATE entries SET amount = amount + 1",
+    "DELETE FROM transfers",
+    "UPDATE holds SET amount = 0",
+)
+REFUSED_OF_FILLED = (
+    "UPDATE payments SET status = 'paid' WHERE status = 'open'",
+    "UPDATE payments SET amount = 0",
+    "UPDATE payment_returns SET taken = amount + 1",
+    "UPDATE debts SET paid = amount + 1",
+    "UPDATE payouts SET amount = amount + 1",
+    "UPDATE payouts SET reason = NULL WHERE state = 'failed'",
+    "DELETE FROM payouts",
+    "UPDATE accounts SET earned = balance + 1 WHERE user_id IS NOT NULL",
+)
+
+
+async def fill_with_money(tx: Transaction) -> None:
+    """Add a payment and a payout in each state, of the first user."""
+    names = {"u": await tx.one(str, "SELECT MIN(user_id) FROM accounts WHERE user_id IS NOT NULL")}
+    names["t"] = await tx.one(str, "SELECT MIN(id) FROM transfers")
+    payment = """
+        INSERT INTO payments (id, user_id, provider, status, amount, provider_id, created_at,
+            closed_at, deposit_id) VALUES (:id, :u, 'stripe', :status, 20000000, :id, 1, :end, :t)
+    """
+    for status in ("open", "paid", "expired", "failed", "doubtful"):
+        of = {"id": status, "status": status, "end": None if status == "open" else 2}
+        deposit = names["t"] if status == "paid" else None
+        await tx.run(payment, **of, u=names["u"], t=deposit)
+    for status, end in (("pending", None), ("done", 3), ("void", 3)):
+        await tx.run(
+            """
+            INSERT INTO payment_returns (id, payment_id, deposit_id, user_id, kind, status, amount,
+                held, taken, provider_ref, created_at, closed_at)
+            VALUES (:id, 'paid', :t, :u, 'dispute', :id, 30000, 20000, 10000, :id, 2, :end)
+            """,
+            id=status,
+            end=end,
+            **names,
+        )
+    for statement in (
+        "INSERT INTO debts VALUES ('done', :u, 10000, 7, 4)",
+        "INSERT INTO receipts VALUES (1, 'paid', 2, 'Example', 'VAT', 2000)",
+        """
+        INSERT INTO payout_methods (id, user_id, kind, sealed, shown, created_at, usable_at)
+        VALUES ('m', :u, 'bank', 'x', 'DE', 1, 2)
+        """,
+        """
+        INSERT INTO payout_batches (id, format, payouts, net_usd, created_at, outside_id)
+        VALUES ('b', 'paypal', 3, 29, 5, 'o')
+        """,
+    ):
+        await tx.run(statement, **({"u": names["u"]} if ":u" in statement else {}))
+    for state in ("requested", "cancelled", "approved", "rejected", "sent", "paid", "failed"):
+        is_sent = state in ("sent", "paid", "failed")
+        await tx.run(
+            """
+            INSERT INTO payouts (id, user_id, method_id, currency, amount, rate, usd, fee,
+                fee_amount, state, reason, requested_at, decide_by, sent_at, ended_at, batch_id)
+            VALUES (:state, :u, 'm', 'credit', 1000, 10000, 10, 1, 100, :state, :reason, 3, 4,
+                :sent_at, :ended_at, :batch)
+            """,
+            u=names["u"],
+            state=state,
+            reason="x" if state in ("rejected", "failed") else None,
+            sent_at=5 if is_sent else None,
+            ended_at=6 if state in ("cancelled", "rejected", "paid", "failed") else None,
+            batch="b" if is_sent else None,
+        )
+
+
+async def books(tx: Transaction, tables: dict[str, str]) -> set[tuple[object, ...]]:
+    """Return each row of the money in some tables."""
+    found = set()
+    for table, columns in tables.items():
+        rows = await tx.all(lambda *row: row, f"SELECT {columns} FROM {table}")
+        assert rows, table
+        found |= {(table, *row) for row in rows}
+    return found
+
+
+async def test_each_step_keeps_the_money_of_a_filled_database_and_its_constraints(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await restore(empty_url, "release_0_1_0")
+    steps = migrate.migrations(engine_of(empty_url))
+    before: set[tuple[object, ...]] = set()
+    tables, refused = BOOKS, REFUSED
+
+    async def change(tx: Transaction, statement: str) -> None:
+        await tx.run(statement)
+
+    for count in range(RELEASED, len(steps) + 1):
+        with monkeypatch.context() as patched:
+            patched.setattr(migrate, "migrations", lambda engine, count=count: steps[:count])
+            store = await open_store(empty_url)
+        try:
+            after = await store.read(books, tables)
+            assert before <= after, steps[count - 1]
+            if steps[count - 1].version == FILLED_AT:
+                tables, refused = {**BOOKS, **FILLED}, (*REFUSED, *REFUSED_OF_FILLED)
+                await store.write(fill_with_money)
+                after = await store.read(books, tables)
+            for statement in refused:
+                with pytest.raises(ConstraintError):
+                    await store.write(change, statement)
+            assert await store.read(books, tables) == after
+        finally:
+            await store.close()
+        before = after
+    assert ("payouts", "paid") in {row[:2] for row in before}
+
+
 async def test_a_database_with_benchmarks_of_devices_loses_them_and_nothing_else(
     empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

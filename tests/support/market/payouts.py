@@ -4,6 +4,7 @@ from msgspec.structs import replace
 
 from market.base.states import PayoutStatus
 from market.money import ledger
+from market.money.ledger import Movement, Transfer, TransferKind
 from market.money.money import MICRO, Currency
 from market.payouts import steps
 from market.payouts.details import Details
@@ -14,7 +15,7 @@ from market.payouts.terms import MethodKind, RejectReason
 from market.staff.base.roles import Action, Author
 from market.staff.money import paying
 from storage.accounts import users
-from storage.engines.store import Transaction
+from storage.engines.store import Transaction, insert_row
 from storage.money import ledger as ledger_queries
 from storage.payouts import batches
 from storage.payouts import payouts as queries
@@ -37,6 +38,26 @@ async def earn(market: Market, user: str, credit: int, buyer: str | None = None)
     job_id, device = await running(market, buyer, user, price=credit * MICRO)
     await market.jobs.complete(device, job_id, "done")
     return buyer
+
+
+async def reward(market: Market, user: str, credit: int) -> None:
+    """Reward a photo of a user."""
+    new_id, now = market.identifiers.new, market.clock.seconds()
+
+    async def unit(tx: Transaction) -> None:
+        movement = Movement(
+            ledger.rewards(Currency.CREDIT), ledger.available(user, Currency.CREDIT), credit * MICRO
+        )
+        reward_id = new_id()
+        key, kind = f"goodness:{reward_id}", TransferKind.REWARD
+        transfer = Transfer(new_id(), key, kind, "goodness", Currency.CREDIT, (movement,), now)
+        await ledger.post(tx, transfer)
+        await insert_row(
+            tx, "goodness_rewards", id=reward_id, user_id=user, day=1, category="help",
+            confidence=1.0, model="m", amount=credit * MICRO, file_hash=reward_id, created_at=now,
+        )  # fmt: skip
+
+    await market.store.write(unit)
 
 
 async def earn_usd(market: Market, user: str, buyer: str | None = None) -> None:

@@ -22,6 +22,13 @@ from aiohttp import web
 KEY = "sk_test_stand_in"
 SECRET = "whsec_stand_in"
 VERSION = "2026-10-28.endive"
+# The cards of the test mode, and the refusals of payments from them.
+TEST_CARDS = {
+    "pm_card_visa": "",
+    "pm_card_chargeCustomerFail": "card_declined",
+    "pm_card_authenticationRequired": "authentication_required",
+    "pm_card_createDispute": "",
+}
 
 
 class Fault(NamedTuple):
@@ -48,6 +55,7 @@ class StripeServer:
         self.disputes: dict[str, dict[str, Any]] = {}
         self.customers: dict[str, dict[str, Any]] = {}
         self.methods: dict[str, dict[str, Any]] = {}
+        self.test_cards: dict[str, str] = {}  # by the method that was made of one
         self.accounts: dict[str, dict[str, Any]] = {}
         self.transfers: dict[str, dict[str, Any]] = {}
         self.balance = 1_000_000  # cents that can be transferred
@@ -74,16 +82,7 @@ class StripeServer:
         """Save a card on a page in the mode for it; return the payment method."""
         session = self.sessions[session_id]
         assert (session["status"], session["mode"]) == ("open", "setup")
-        method_id = self._id("pm")
-        self.methods[method_id] = {
-            "id": method_id,
-            "object": "payment_method",
-            "type": "card",
-            "customer": session["customer"],
-            "created": self.now(),
-            "livemode": False,
-            "card": {"brand": "visa", "last4": last4, "exp_month": 12, "exp_year": 2034},
-        }
+        method_id = self._card(session["customer"], last4)
         session["setup_intent"] = {
             "id": self._id("seti"),
             "object": "setup_intent",
@@ -113,14 +112,17 @@ class StripeServer:
     def dispute(self, session_id: str, cents: int | None = None) -> str:
         """Have the bank of the payer dispute a payment; return the dispute."""
         session = self.sessions[session_id]
+        return self._dispute(session["payment_intent"], cents or session["amount_total"])
+
+    def _dispute(self, intent: str, cents: int) -> str:
         dispute_id = self._id("du")
         self.disputes[dispute_id] = {
             "id": dispute_id,
             "object": "dispute",
-            "amount": cents or session["amount_total"],
+            "amount": cents,
             "currency": "usd",
-            "charge": f"ch_{session['payment_intent']}",
-            "payment_intent": session["payment_intent"],
+            "charge": f"ch_{intent}",
+            "payment_intent": intent,
             "status": "needs_response",
             "reason": "fraudulent",
             "created": self.now(),
@@ -226,6 +228,7 @@ class StripeServer:
         app.router.add_post("/v1/payment_intents", self._api(self._charge))
         app.router.add_get("/v1/payment_intents", self._api(self._list_intents))
         app.router.add_get("/v1/payment_intents/{id}", self._api(self._found_intent))
+        app.router.add_post("/v1/payment_methods/{id}/attach", self._api(self._attach))
         app.router.add_post("/v1/payment_methods/{id}/detach", self._api(self._detach))
         app.router.add_post("/v1/refunds", self._api(self._create_refund))
         app.router.add_get("/v1/refunds", self._api(self._list(self.refunds, "/v1/refunds")))
@@ -360,7 +363,8 @@ class StripeServer:
         if method is None or method["customer"] != sent["customer"]:
             return 400, _error("invalid_request_error", "No such payment method.")
         assert (sent["off_session"], sent["confirm"]) == ("true", "true")
-        intent_id, error = self._id("pi"), self.card_error
+        card = self.test_cards.get(method["id"], "")
+        intent_id, error = self._id("pi"), TEST_CARDS.get(card, "") or self.card_error
         self.intents[intent_id] = {
             "id": intent_id,
             "object": "payment_intent",
@@ -381,6 +385,8 @@ class StripeServer:
                 "payment_intent": self.intents[intent_id],
             }
             return 402, {"error": refused}
+        if card == "pm_card_createDispute":
+            self._dispute(intent_id, int(sent["amount"]))
         return 200, self.intents[intent_id]
 
     def _found_intent(self, request: web.Request, sent: dict[str, str]) -> tuple[int, Any]:
@@ -398,6 +404,27 @@ class StripeServer:
             "has_more": len(found) > most,
             "data": found[:most],
         }
+
+    def _attach(self, request: web.Request, sent: dict[str, str]) -> tuple[int, Any]:
+        card = request.match_info["id"]
+        if card not in TEST_CARDS or sent.get("customer") not in self.customers:
+            return 404, _error("invalid_request_error", "There is none.", "resource_missing")
+        method_id = self._card(sent["customer"], "4242")
+        self.test_cards[method_id] = card
+        return 200, self.methods[method_id]
+
+    def _card(self, customer: str, last4: str) -> str:
+        method_id = self._id("pm")
+        self.methods[method_id] = {
+            "id": method_id,
+            "object": "payment_method",
+            "type": "card",
+            "customer": customer,
+            "created": self.now(),
+            "livemode": False,
+            "card": {"brand": "visa", "last4": last4, "exp_month": 12, "exp_year": 2034},
+        }
+        return method_id
 
     def _detach(self, request: web.Request, sent: dict[str, str]) -> tuple[int, Any]:
         method = self.methods.get(request.match_info["id"])

@@ -14,7 +14,7 @@ const DAY = 24 * HOUR;
 const KIND_OF_PAYMENT = { open: "info", paid: "good", refunding: "info", refunded: "info", disputed: "warn", charged_back: "bad", expired: "warn", failed: "bad", doubtful: "warn" };
 const KIND_OF_PAYOUT = { requested: "info", approved: "info", sent: "info", paid: "good", cancelled: "warn", rejected: "bad", failed: "bad" };
 
-export const OF_PAYMENTS = ["payment.paid", "payment.refunded", "payment.refund_failed", "payment.disputed", "payment.dispute_decided"];
+export const OF_PAYMENTS = ["payment.begun", "payment.expired", "payment.failed", "payment.doubtful", "payment.paid", "payment.refund_begun", "payment.refunded", "payment.refund_failed", "payment.disputed", "payment.dispute_decided"];
 
 export const paymentState = (status) => badge(KIND_OF_PAYMENT[status] ?? "info", worded("money.payment.state", status));
 export const payoutState = (state) => badge(KIND_OF_PAYOUT[state] ?? "info", worded("money.payout.state", state));

@@ -124,8 +124,11 @@ const columns = () => [
   { key: "at", label: t("money.when"), cell: (row) => date(row.created_at) },
   { key: "kind", label: t("money.wallet.kind"), cell: (row) => t(`money.kind.${row.kind}`) },
   { key: "for", label: t("money.wallet.for"), cell: subject },
-  { key: "amount", label: t("money.wallet.amount"), number: true, cell: (row) => signed(row) },
+  { key: "amount", label: t("money.wallet.amount"), number: true, cell: (row) => [signed(row), earned(row)] },
 ];
+
+// The part of a line that is earned money.
+const earned = (row) => (row.earned ? el("span", { class: "hint block" }, t("money.wallet.earned", { amount: signed({ ...row, amount: row.earned }) })) : null);
 
 function signed({ amount, currency }) {
   const text = paid(amount, currency);
