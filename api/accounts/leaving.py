@@ -1,5 +1,6 @@
 """Routes of the end of an account: export my data, and close my account."""
 
+from secrets import token_hex
 from typing import Any
 
 from msgspec import Struct
@@ -9,7 +10,7 @@ from api.http.errors import Transport
 from api.http.identifiers import in_path
 from api.routing.cookies import Cookies
 from api.routing.listing import Timestamp, timestamp
-from api.routing.routes import Auth, Call, Download, Nothing, Redirect, Reply, Route, WithCookie
+from api.routing.routes import Auth, Call, Download, Nothing, Reply, Route, WithCookie
 from market.base.errors import Code
 from market.erasure.closing import Closing
 from market.erasure.exports import Exports
@@ -61,11 +62,12 @@ class LeavingRoutes:
                 "/auth/me/export/{export_id}",
                 "Download an export of my data",
                 self.download,
-                Redirect,
+                Reply,
                 auth=Auth.JWT,
                 while_suspended=True,
                 errors=(Code.EXPORT_NOT_FOUND, Code.TOO_BUSY),
-                unavailable=(Transport.FILES_FULL, Transport.FILES_UNAVAILABLE),
+                unavailable=(Transport.FILES_FULL,),
+                has_file=True,
             ),
             Route(
                 "POST",
@@ -96,7 +98,9 @@ class LeavingRoutes:
         """Make an export, and send it."""
         export_id = in_path(call.path["export_id"], Code.EXPORT_NOT_FOUND)
         content = await self._exports.open(call.user_id, export_id)
-        return Download(name="proxyd-export.zip", etag=export_id, content=content)
+        # Made again for each request: a range of one must not continue another one.
+        etag = f"{export_id}-{token_hex(8)}"
+        return Download(name="proxyd-export.zip", etag=etag, content=content)
 
     async def close(self, call: Call[CloseRequest, Any]) -> Reply:
         """Close the account, and end this login."""

@@ -19,6 +19,28 @@ async def test_an_export_is_downloaded_with_the_login_only(service: Service) -> 
     assert wrong.status == 404
 
 
+async def test_an_export_is_a_file_as_the_document_says(service: Service) -> None:
+    person = await service.person()
+    asked = await service.call("POST", "/auth/me/export", token=person.token)
+    url = f"{service.url}/auth/me/export/{asked.body['id']}"
+    headers = {"Authorization": f"Bearer {person.token}"}
+    document = service.daemon.http.openapi["paths"]["/auth/me/export/{export_id}"]["get"]
+    tags = []
+    for sent, status in (({}, 200), ({"Range": "bytes=4-7"}, 206)):
+        async with service.http.get(url, headers=headers | sent) as response:
+            body = await response.read()
+            assert response.status == status, body
+            assert list(document["responses"][str(status)]["content"]) == [response.content_type]
+            tags.append(response.headers["ETag"])
+    assert len(body) == 4
+    # It is made again for each request, so a range with the former ETag gets the whole new file.
+    assert tags[0] != tags[1]
+    async with service.http.get(
+        url, headers=headers | {"Range": "bytes=4-7", "If-Range": tags[0]}
+    ) as response:
+        assert (response.status, (await response.read())[:2]) == (200, b"PK")
+
+
 async def test_a_closed_account_is_opened_by_a_login(service: Service) -> None:
     person = await service.person(usd="1")
     close = {"password": "no", "waive_balance": True}

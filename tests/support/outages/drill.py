@@ -102,6 +102,11 @@ class Drill:
         await until(go_on, "writes go on")
         await until(self._is_ready, "every daemon is ready")
 
+    async def catches_up(self) -> None:
+        """Wait until every post that has begun is acknowledged."""
+        begun = {_key(number + 1) for number in range(self._number)}
+        await until(lambda: begun <= self.seen.acknowledged.keys(), "posts are acknowledged")
+
     async def end(self) -> None:
         """Stop the clients; clients that wait for an acknowledgement get it first."""
         self._stopping = True
@@ -137,7 +142,7 @@ class Drill:
     async def _write(self, node: Service) -> None:
         while not self._stopping:
             self._number += 1
-            await self._post(node, f"drill-{self._number}")
+            await self._post(node, _key(self._number))
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _post(self, node: Service, key: str) -> None:
@@ -199,6 +204,10 @@ class Drill:
             why = why.partition("(")[2].rstrip(")")
             self.seen.readiness.append((answer.status, why, time.monotonic() - began))
             await asyncio.sleep(PROBE_SECONDS)
+
+
+def _key(number: int) -> str:
+    return f"drill-{number}"
 
 
 @asynccontextmanager
