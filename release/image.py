@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from release import base, deb
+from release import base, deb, image_archive
 from release.deb import ROOT, BuildError
 
 BASE = ROOT / "build/image/base"
@@ -77,6 +77,7 @@ def build(target: Path, package: Path | None = None, version: str | None = None)
         target.mkdir(parents=True, exist_ok=True)
         archive.unlink(missing_ok=True)
         deb.call("podman", "save", "--quiet", f"--output={archive}", tag)
+        image_archive.settle(archive)
     return archive
 
 
