@@ -17,8 +17,8 @@ def settle(archive: Path) -> None:
     """Write an archive of `podman save --format=docker-archive` anew, so that it is reproducible.
 
     The configuration of the image has the identifiers of a container and of an image in between,
-    which are random, and a host name made of one of them. They have no reader. The members for
-    Docker before 1.10 are named by the configuration, and left out as well.
+    which are random, and a host name made of one of them. They have no reader. The new archive also
+    lacks the members for Docker before 1.10, because such an identifier is their name.
 
     Args:
         archive: the archive of one image; it is replaced.

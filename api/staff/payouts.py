@@ -76,7 +76,7 @@ class StaffPayoutsReply(Reply, kw_only=True):
 
 
 class EarningsItem(Struct):
-    """Earnings of a user in a currency: what was earned, and what can be paid out now."""
+    """Earnings of a user in a currency: their sum, and the part that can be paid out now."""
 
     currency: str
     earned: float
