@@ -81,13 +81,26 @@ class Balance(Struct):
     held: float
 
 
+class ProblemItem(Struct):
+    """Open problem of a user, such as a complaint or a debt.
+
+    `id` is the number of a complaint, the job of a dispute, the device of a barred exit, and the
+    identifier of everything else.
+    """
+
+    kind: str
+    id: str
+    at: Timestamp
+
+
 class OpenItem(Struct):
-    """Numbers of a user's open things, each at most 1001."""
+    """Numbers of a user's open things, each at most 1001, and the newest open problems."""
 
     sessions: int
     jobs: int
     devices: int
     keys: int
+    problems: list[ProblemItem]
 
 
 class TransactionItem(Struct):
@@ -201,24 +214,11 @@ class SuspendedItem(Struct):
     until: Timestamp | None
 
 
-class ProblemItem(Struct):
-    """Open problem of a user, such as a complaint or a debt.
-
-    `id` is the number of a complaint, the job of a dispute, the device of a barred exit, and the
-    identifier of everything else.
-    """
-
-    kind: str
-    id: str
-    at: Timestamp
-
-
 class UserReply(Reply, kw_only=True):
     """A user, and the ten newest rows of each kind."""
 
     user: UserItem
     suspended: list[SuspendedItem]
-    problems: list[ProblemItem]
     balances: list[Balance]
     open: OpenItem
     transactions: list[TransactionItem]
@@ -393,12 +393,11 @@ def _user(page: UserPage) -> UserReply:
             closure=None if page.closure is None else _closure(page.closure),
         ),
         suspended=items(page.suspended, TABLES["suspended"], SuspendedItem),
-        problems=items(page.problems, TABLES["problems"], ProblemItem),
         balances=[
             Balance(currency, money(available), money(held))
             for currency, available, held in balances(page)
         ],
-        open=OpenItem(*page.open),
+        open=OpenItem(*page.open, items(page.problems, TABLES["problems"], ProblemItem)),
         transactions=items(page.transactions, TABLES["transactions"], TransactionItem),
         sessions=items(page.sessions, TABLES["sessions"], SessionItem),
         devices=items(page.devices, TABLES["devices"], DeviceItem),

@@ -32,7 +32,7 @@ from proxyd.wire.events import Failure
 from proxyd.wire.links import link_key
 from proxyd.wire.wants import Wants
 from tests.sim.labels import LabelBooks
-from tests.sim.lines import Lines, SimPoller, fingerprint_of, host_of
+from tests.sim.lines import Lines, SimPoller, Unencrypted, fingerprint_of, host_of
 from tests.sim.loop import World
 from tests.sim.relays import Numbered
 
@@ -102,6 +102,7 @@ class _Reactor:
     def __init__(self, loop: Any, poller: SimPoller) -> None:
         self.loop = loop
         self.poller = poller
+        self.view = memoryview(b"")  # no socket is read
 
 
 class _Bound(socket.socket):
@@ -164,7 +165,7 @@ class SimPort:
             BOUNDS,
         )
         self.way.exits.directory = self._watched
-        context: Any = None
+        context: Any = Unencrypted
         geography: Any = _Geography()
         door = Door(self._host, PORT, fingerprint_of(self._host))
         assert self._listeners.exits is not None

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import select
 import socket
+import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -240,6 +241,41 @@ class SimTransport(asyncio.Transport):
         return self._protocol
 
 
+class Unencrypted:
+    """The context of TLS on lines, and the TLS of a connection: bytes pass as they are."""
+
+    def __init__(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> None:
+        self._incoming = incoming
+        self._outgoing = outgoing
+
+    @classmethod
+    def wrap_bio(
+        cls, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, **_: object
+    ) -> "Unencrypted":
+        return cls(incoming, outgoing)
+
+    def do_handshake(self) -> None:
+        """Take the bytes that stand for a handshake."""
+        if self._incoming.pending < len(HELLO):
+            raise ssl.SSLWantReadError
+        self._incoming.read(len(HELLO))
+
+    def read(self, size: int) -> bytes:
+        data = self._incoming.read(size)
+        if not data:
+            raise ssl.SSLWantReadError
+        return data
+
+    def pending(self) -> int:
+        return 0
+
+    def write(self, data: bytes) -> None:
+        self._outgoing.write(data)
+
+    def unwrap(self) -> None:
+        """End the stream; the end of the line follows."""
+
+
 class Lines:
     """All lines, and the ways to open one.
 
@@ -338,7 +374,6 @@ class Lines:
 
     async def accept(self, factory: Callable[[], Any], sock: SimSocket) -> tuple[SimTransport, Any]:
         """See `loop.connect_accepted_socket`."""
-        sock.recv(len(HELLO))
         protocol = factory()
         transport = SimTransport(sock.end, protocol, None)
         await asyncio.sleep(0)

@@ -124,7 +124,7 @@ async function userPage(name) {
     el("p", {}, page.balances.map((each) => `${each.available} ${each.currency} + ${each.held} held`).join(" · "), " · ",
       link(`/money/${at(user.id)}`, "Money"), may("case.view") && [" · ", link(`/cases/reward/${at(user.id)}`, "Rewards")]),
     el("p", {}, `open: ${open.sessions} sessions · ${open.jobs} jobs · ${open.devices} devices · ${open.keys} keys`),
-    table("Open problems", page.problems, { problem: (each) => each.kind, about: (each) => problemOf(each, user), "since (UTC)": (each) => moment(each.at) }),
+    table("Open problems", page.open.problems, { problem: (each) => each.kind, about: (each) => problemOf(each, user), "since (UTC)": (each) => moment(each.at) }),
     table("Notes", page.notes, { "at (UTC)": (each) => moment(each.at), author: (each) => each.author, note: (each) => each.text }),
     note && card(note),
     suspension(user, page.suspended),

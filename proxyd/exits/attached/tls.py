@@ -138,7 +138,15 @@ class TlsConnection:
 
     def buffer_updated(self, size: int) -> None:
         """Act on bytes of TCP."""
-        self._incoming.write(self._port.view[:size])
+        self.data_received(self._port.view[:size])
+
+    def data_received(self, data: bytes | memoryview) -> None:
+        """Act on bytes of TCP.
+
+        The loop of asyncio calls this, because it finds a buffered protocol by its base class;
+        uvloop finds one by its methods.
+        """
+        self._incoming.write(data)
         state = self._state
         if state == _OPEN:
             self._read()
