@@ -130,7 +130,10 @@ class TlsConnection:
                 is lost.
         """
         if self._shaken is not None:
-            await self._shaken
+            try:
+                await self._shaken
+            finally:  # its error knows who has waited: with it, only the collector frees both
+                self._shaken = None
 
     def _to(self, state: TlsState) -> None:
         assert state in TRANSITIONS[self._state]  # noqa: S101 - half a connection helps nobody
@@ -182,13 +185,12 @@ class TlsConnection:
     def connection_lost(self, error: Exception | None) -> None:
         """Pass the loss on."""
         self._stop_timer()
-        if self._state < _OVER:
+        if self._state == _SHAKING:
+            self._give_up(error or ConnectionResetError("the client is lost"))
+        elif self._state < _OVER:
             self._to(_OVER)
         app, self._app = self._app, _NOBODY
-        if self._shaken is None:
-            app.connection_lost(error)
-        elif not self._shaken.done():
-            self._shaken.set_exception(error or ConnectionResetError("the client is lost"))
+        app.connection_lost(error)
 
     def pause_writing(self) -> None:
         """Pass on that the client reads too little."""
@@ -245,10 +247,12 @@ class TlsConnection:
 
     def abort(self) -> None:
         """Cut the connection; a handshake that is under way is cancelled."""
+        if self._state == _SHAKING:
+            self._app = _NOBODY  # it has no transport yet, and loses none
+            if self._shaken is not None:
+                self._shaken.cancel()
         if self._state < _OVER:
             self._to(_OVER)
-        if self._shaken is not None:
-            self._shaken.cancel()
         if self._transport is not None:
             self._transport.abort()
 
@@ -280,10 +284,11 @@ class TlsConnection:
     def _late(self) -> None:
         self._give_up(ConnectionAbortedError("the handshake takes too long"))
 
-    def _give_up(self, error: OSError) -> None:
+    def _give_up(self, error: Exception) -> None:
         """End a handshake that has failed."""
         if self._shaken is not None and not self._shaken.done():
             self._shaken.set_exception(error)
+            self._shaken.exception()  # known, even if the one that waits is cancelled just now
         self.abort()
 
     # --- the stream ----------------------------------------------------------------------------

@@ -1,8 +1,10 @@
 """Connections under TLS at the exits' port, with real sockets and clients that break the rules."""
 
 import asyncio
+import gc
 import socket
 import ssl
+import weakref
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -211,6 +213,45 @@ async def test_a_paused_stream_is_bounded_and_complete(server: Server) -> None:
         await until(lambda: len(app.received) == 8 * MUCH, "everything has come")
 
 
+async def test_a_paused_stream_that_is_closed_ends_in_order(server: Server) -> None:
+    client, app = await server.join()
+    (wire,) = server.wires
+    app.transport.pause_reading()
+    with client:
+        sending = asyncio.create_task(asyncio.to_thread(client.sendall, bytes(8 * MUCH)))
+        await until(lambda: not wire.is_reading(), "TCP holds the client back")
+        app.transport.close()
+        await sending
+        assert await asyncio.to_thread(read_to_end, client) == b""
+        await asyncio.to_thread(client.unwrap)
+    await until(lambda: app.calls == ["made", "lost"], "it is over")
+    assert not app.received
+
+
+async def test_a_stream_that_goes_on_for_a_moment_only_is_still_held_back(server: Server) -> None:
+    client, app = await server.join()
+    (wire,) = server.wires
+    app.transport.pause_reading()
+    with client:
+        sending = asyncio.create_task(asyncio.to_thread(client.sendall, bytes(8 * MUCH)))
+        await until(lambda: not wire.is_reading(), "TCP holds the client back")
+        app.transport.resume_reading()
+        app.transport.pause_reading()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not wire.is_reading()
+        app.transport.abort()
+        await asyncio.gather(sending, return_exceptions=True)
+    assert not app.received
+
+
+async def test_nothing_is_sent_for_a_write_of_nothing(server: Server) -> None:
+    client, app = await server.join()
+    with client:
+        app.transport.write(b"")
+        assert app.transport.get_write_buffer_size() == 0
+
+
 async def test_the_loss_of_a_client_is_noticed_while_its_stream_is_paused(server: Server) -> None:
     client, app = await server.join()
     app.transport.pause_reading()
@@ -233,9 +274,13 @@ async def test_an_error_of_the_protocol_cuts_the_connection(server: Server) -> N
         with client:
             if is_paused:
                 app.transport.pause_reading()
+            size = MUCH * 8 if is_paused else 1
+            sending = asyncio.create_task(asyncio.to_thread(client.sendall, bytes(size)))
+            if is_paused:
+                await until(lambda: not server.wires[-1].is_reading(), "TCP holds it back")
                 app.transport.resume_reading()
-            client.sendall(b"words")
             await until(lambda app=app: app.calls == ["made", "lost"], "it is cut")
+            await asyncio.gather(sending, return_exceptions=True)
     assert [str(each["exception"]) for each in logged] == ["a fault in the protocol"] * 2
 
 
@@ -417,8 +462,11 @@ async def test_an_app_that_closes_hears_nothing_of_the_end(server: Server) -> No
         await until(lambda: app.calls == ["made", "lost"], "it is over")
 
 
-async def test_a_handshake_passes_byte_by_byte(server: Server) -> None:
-    sock, _, shaken = await server.shake()
+@pytest.mark.parametrize("size", [1, 65536])
+async def test_a_handshake_passes_in_parts_of_any_size_with_the_first_words_behind_it(
+    server: Server, size: int
+) -> None:
+    sock, app, shaken = await server.shake()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -426,19 +474,22 @@ async def test_a_handshake_passes_byte_by_byte(server: Server) -> None:
     client = context.wrap_bio(received, to_send)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with sock:
-        while True:
+        is_shaken = False
+        while not is_shaken:
             try:
                 client.do_handshake()
             except ssl.SSLWantReadError:
                 pass
             else:
-                break
-            finally:
-                for each in to_send.read():
-                    sock.sendall(bytes([each]))
-                    await asyncio.sleep(0)
-            received.write(await asyncio.to_thread(sock.recv, 65536))
+                is_shaken = True
+                client.write(b"words")
+            while part := to_send.read(size):
+                sock.sendall(part)
+                await asyncio.sleep(0)
+            if not is_shaken:
+                received.write(await asyncio.to_thread(sock.recv, 65536))
         await shaken
+        await until(lambda: bytes(app.received) == b"words", "the words are passed on")
 
 
 async def test_a_handshake_that_was_cancelled_before_it_began_leaves_no_connection(
@@ -461,3 +512,40 @@ async def test_a_handshake_that_was_cancelled_before_it_began_leaves_no_connecti
     with pytest.raises(asyncio.CancelledError):
         await connection.shaken()
     assert app.calls == []
+
+
+async def test_a_failed_handshake_is_freed_without_the_collector(server: Server) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        client, app, shaken = await server.shake()
+        gone = weakref.ref(app)
+        del app
+        with client:
+            client.sendall(b"\x16\x03\x01\x00\x05GET /")
+            with pytest.raises(ssl.SSLError):
+                await shaken
+            assert await asyncio.to_thread(client.recv, 1) == b""
+        # An error that is kept here has its trace, and so the frames that have waited.
+        del shaken
+        server.connections.clear()
+        server.wires.clear()
+        await until(lambda: gone() is None, "nothing refers to it", seconds=5)
+    finally:
+        gc.enable()
+
+
+async def test_a_failure_that_nobody_waits_for_is_not_logged(server: Server) -> None:
+    logged: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+    client, _, shaken = await server.shake()
+    shaken.cancel()  # before it has begun to wait
+    client.close()
+    await until(server.wires[0].is_closing, "the handshake has failed")
+    with pytest.raises(asyncio.CancelledError):
+        await shaken
+    server.connections.clear()
+    server.wires.clear()
+    del shaken
+    gc.collect()
+    assert logged == []
