@@ -10,12 +10,19 @@ protocol of its stream. `TRANSITIONS` has the arrows between its states.
 
 import asyncio
 import ssl
-from contextlib import suppress
 from enum import IntEnum
 from typing import Final, cast, final
 
 RECORD_BYTES: Final = 16 * 1024  # the most that a record has
 UNREAD_MAX_BYTES: Final = 256 * 1024  # of a paused stream; its end is noticed below that
+# A client may send records without any byte of its stream, as changes of its key, which cost forty
+# microseconds each here. A byte of the stream pays for a record of its own; beyond that there may
+# be one record that has not come whole, and a few others.
+STREAM_BYTE_PAYS: Final = 24
+IDLE_MAX_BYTES: Final = RECORD_BYTES + 4096
+# The answers to such records wait too while the client does not read: no protocol here lets as much
+# wait for its client.
+UNSENT_MAX_BYTES: Final = 1024 * 1024
 
 
 class TlsState(IntEnum):
@@ -88,8 +95,10 @@ class TlsConnection:
 
     __slots__ = (
         "_app",
+        "_idle_bytes",
         "_incoming",
         "_is_paused",
+        "_last",
         "_outgoing",
         "_port",
         "_shaken",
@@ -109,6 +118,8 @@ class TlsConnection:
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_paused = False
+        self._idle_bytes = 0  # of records without a stream, as far as nothing has paid for them
+        self._last: bytes | None = None  # of a stream that has ended while it was paused
         self._shaken: asyncio.Future[None] | None = port.loop.create_future()
 
     async def shaken(self) -> None:
@@ -119,7 +130,10 @@ class TlsConnection:
                 is lost.
         """
         if self._shaken is not None:
-            await self._shaken
+            try:
+                await self._shaken
+            finally:  # its error knows who has waited: with it, only the collector frees both
+                self._shaken = None
 
     def _to(self, state: TlsState) -> None:
         assert state in TRANSITIONS[self._state]  # noqa: S101 - half a connection helps nobody
@@ -128,8 +142,11 @@ class TlsConnection:
     # --- called by the loop: see `asyncio.BufferedProtocol` -------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the handshake."""
+        """Wait for the handshake, unless it was cancelled before."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's inherits from nothing
+        if self._state == _OVER:
+            self._transport.abort()
+            return
         self._timer = self._port.loop.call_later(self._port.shake_seconds, self._late)
 
     def get_buffer(self, _size: int) -> memoryview:
@@ -146,31 +163,42 @@ class TlsConnection:
         The loop of asyncio calls this, because it finds a buffered protocol by its base class;
         uvloop finds one by its methods.
         """
-        self._incoming.write(data)
         state = self._state
+        if state == _OVER:
+            return
+        self._incoming.write(data)
         if state == _OPEN:
             self._read()
         elif state == _SHAKING:
             self._shake()
-        elif state == _ENDING:
+        else:
             self._finish()
 
     def eof_received(self) -> bool:
-        """Close the connection: without the end of TLS it counts as lost."""
+        """Close the connection: without the end of TLS it counts as lost.
+
+        A paused stream that has ended before is kept until it goes on.
+        """
         if self._state == _SHAKING:
             self._give_up(ConnectionResetError("the client has left"))
+        elif self._state == _OPEN:
+            if self._is_paused:
+                data, has_ended = self._take()
+                if has_ended:
+                    self._last = data
+                    return True
+            self._limit_end()
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
         """Pass the loss on."""
         self._stop_timer()
-        if self._state < _OVER:
+        if self._state == _SHAKING:
+            self._give_up(error or ConnectionResetError("the client is lost"))
+        elif self._state < _OVER:
             self._to(_OVER)
         app, self._app = self._app, _NOBODY
-        if self._shaken is None:
-            app.connection_lost(error)
-        elif not self._shaken.done():
-            self._shaken.set_exception(error or ConnectionResetError("the client is lost"))
+        app.connection_lost(error)
 
     def pause_writing(self) -> None:
         """Pass on that the client reads too little."""
@@ -221,16 +249,18 @@ class TlsConnection:
         """End the stream in order: bytes before the end still arrive; no more are passed on."""
         if self._state == _OPEN:
             self._to(_ENDING)
-            self._timer = self._port.loop.call_later(self._port.end_seconds, self.abort)
+            self._limit_end()
             self._resume_transport()  # the end of the other side comes behind all else
             self._finish()
 
     def abort(self) -> None:
         """Cut the connection; a handshake that is under way is cancelled."""
+        if self._state == _SHAKING:
+            self._app = _NOBODY  # it has no transport yet, and loses none
+            if self._shaken is not None:
+                self._shaken.cancel()
         if self._state < _OVER:
             self._to(_OVER)
-        if self._shaken is not None:
-            self._shaken.cancel()
         if self._transport is not None:
             self._transport.abort()
 
@@ -253,19 +283,20 @@ class TlsConnection:
         self._flush()
         self._to(_OPEN)
         shaken, self._shaken = self._shaken, None
-        self._app.connection_made(cast(asyncio.BaseTransport, self))
         if shaken is not None and not shaken.done():
-            shaken.set_result(None)
+            shaken.set_result(None)  # the one that waits goes on in the next turn
+        self._app.connection_made(cast(asyncio.BaseTransport, self))
         # Later, because the one that waits for the handshake goes on before the first bytes.
         self._port.loop.call_soon(self._go_on)
 
     def _late(self) -> None:
         self._give_up(ConnectionAbortedError("the handshake takes too long"))
 
-    def _give_up(self, error: OSError) -> None:
+    def _give_up(self, error: Exception) -> None:
         """End a handshake that has failed."""
         if self._shaken is not None and not self._shaken.done():
             self._shaken.set_exception(error)
+            self._shaken.exception()  # known, even if the one that waits is cancelled just now
         self.abort()
 
     # --- the stream ----------------------------------------------------------------------------
@@ -288,6 +319,21 @@ class TlsConnection:
             if self._incoming.pending >= UNREAD_MAX_BYTES and self._transport is not None:
                 self._transport.pause_reading()
             return
+        data, has_ended = self._take() if self._last is None else (self._last, True)
+        self._last = None
+        if data:
+            self._app.data_received(data)
+        if has_ended and self._state == _OPEN:
+            self._app.eof_received()
+            self.close()
+        self._flush()
+
+    def _take(self) -> tuple[bytes, bool]:
+        """Return the received bytes of the stream, and whether it has ended.
+
+        The connection is cut, and has no bytes, if they break the rules or the bounds.
+        """
+        before = self._incoming.pending
         parts: list[bytes] = []
         has_ended = False
         try:
@@ -299,22 +345,30 @@ class TlsConnection:
                 parts.append(part)
         except ssl.SSLWantReadError:  # the rest of a record is still to come
             pass
+        except ssl.SSLZeroReturnError:  # both sides have ended
+            has_ended = True
         except ssl.SSLError:
             self.abort()
-            return
-        if parts:
-            self._app.data_received(parts[0] if len(parts) == 1 else b"".join(parts))
-        if has_ended:
-            self._app.eof_received()
-            self.close()
-        self._flush()
+            return b"", False
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        if not self._pay(before - self._incoming.pending, len(data)):
+            self.abort()
+            return b"", False
+        return data, has_ended
+
+    def _pay(self, received: int, size: int) -> bool:
+        """Return whether bytes of TCP are within the bounds, with the bytes of stream in them."""
+        self._idle_bytes = max(self._idle_bytes + received - size * STREAM_BYTE_PAYS, 0)
+        if self._idle_bytes > IDLE_MAX_BYTES:
+            return False
+        return not self._outgoing.pending or self.get_write_buffer_size() <= UNSENT_MAX_BYTES
 
     def _finish(self) -> None:
         """Send the end, drop what still comes, and close when the other side has ended too."""
+        self._take()
+        if self._state == _OVER:
+            return
         try:
-            with suppress(ssl.SSLWantReadError):
-                while self._tls.read(RECORD_BYTES):
-                    pass
             self._tls.unwrap()
         except ssl.SSLWantReadError:
             self._flush()
@@ -330,6 +384,11 @@ class TlsConnection:
         data = self._outgoing.read()
         if data and self._transport is not None:
             self._transport.write(data)
+
+    def _limit_end(self) -> None:
+        """Cut the connection later, if it is not over by then."""
+        if self._timer is None:
+            self._timer = self._port.loop.call_later(self._port.end_seconds, self.abort)
 
     def _resume_transport(self) -> None:
         if self._transport is not None:

@@ -1,17 +1,25 @@
 """Connections under TLS at the exits' port, with real sockets and clients that break the rules."""
 
 import asyncio
+import gc
 import socket
 import ssl
+import weakref
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from support.base.waiting import until
+from support.exits.records import ALERT, END, HANDSHAKE, STREAM, RecordMaker, shake_hands
 from support.targets.tls import make_certificate
 
-from proxyd.exits.attached.tls import TlsConnection, TlsPort
+from proxyd.exits.attached.tls import (
+    IDLE_MAX_BYTES,
+    UNSENT_MAX_BYTES,
+    TlsConnection,
+    TlsPort,
+)
 from proxyd.loop.reactor import BUFFER_BYTES
 
 LONG_SECONDS = 60.0
@@ -52,6 +60,7 @@ class Server:
     """Takes connections in, one at a time."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.context = make_certificate(folder).server
         self.view = memoryview(bytearray(BUFFER_BYTES))
         self.connections: list[TlsConnection] = []
@@ -81,6 +90,13 @@ class Server:
         client = await asyncio.to_thread(wrap, sock)
         await shaken
         return client, app
+
+    async def join_bare(self, **seconds: float) -> tuple[socket.socket, RecordMaker, App]:
+        """Return a client that makes its records by hand, and the app for it."""
+        sock, app, shaken = await self.shake(**seconds)
+        bare, maker = await asyncio.to_thread(shake_hands, sock, self.folder)
+        await shaken
+        return bare, maker, app
 
 
 def wrap(sock: socket.socket) -> ssl.SSLSocket:
@@ -197,6 +213,45 @@ async def test_a_paused_stream_is_bounded_and_complete(server: Server) -> None:
         await until(lambda: len(app.received) == 8 * MUCH, "everything has come")
 
 
+async def test_a_paused_stream_that_is_closed_ends_in_order(server: Server) -> None:
+    client, app = await server.join()
+    (wire,) = server.wires
+    app.transport.pause_reading()
+    with client:
+        sending = asyncio.create_task(asyncio.to_thread(client.sendall, bytes(8 * MUCH)))
+        await until(lambda: not wire.is_reading(), "TCP holds the client back")
+        app.transport.close()
+        await sending
+        assert await asyncio.to_thread(read_to_end, client) == b""
+        await asyncio.to_thread(client.unwrap)
+    await until(lambda: app.calls == ["made", "lost"], "it is over")
+    assert not app.received
+
+
+async def test_a_stream_that_goes_on_for_a_moment_only_is_still_held_back(server: Server) -> None:
+    client, app = await server.join()
+    (wire,) = server.wires
+    app.transport.pause_reading()
+    with client:
+        sending = asyncio.create_task(asyncio.to_thread(client.sendall, bytes(8 * MUCH)))
+        await until(lambda: not wire.is_reading(), "TCP holds the client back")
+        app.transport.resume_reading()
+        app.transport.pause_reading()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not wire.is_reading()
+        app.transport.abort()
+        await asyncio.gather(sending, return_exceptions=True)
+    assert not app.received
+
+
+async def test_nothing_is_sent_for_a_write_of_nothing(server: Server) -> None:
+    client, app = await server.join()
+    with client:
+        app.transport.write(b"")
+        assert app.transport.get_write_buffer_size() == 0
+
+
 async def test_the_loss_of_a_client_is_noticed_while_its_stream_is_paused(server: Server) -> None:
     client, app = await server.join()
     app.transport.pause_reading()
@@ -219,9 +274,13 @@ async def test_an_error_of_the_protocol_cuts_the_connection(server: Server) -> N
         with client:
             if is_paused:
                 app.transport.pause_reading()
+            size = MUCH * 8 if is_paused else 1
+            sending = asyncio.create_task(asyncio.to_thread(client.sendall, bytes(size)))
+            if is_paused:
+                await until(lambda: not server.wires[-1].is_reading(), "TCP holds it back")
                 app.transport.resume_reading()
-            client.sendall(b"words")
             await until(lambda app=app: app.calls == ["made", "lost"], "it is cut")
+            await asyncio.gather(sending, return_exceptions=True)
     assert [str(each["exception"]) for each in logged] == ["a fault in the protocol"] * 2
 
 
@@ -272,3 +331,221 @@ async def test_an_abort_cancels_the_handshake(server: Server) -> None:
             await shaken
         assert await asyncio.to_thread(client.recv, 1) == b""
     assert app.calls == []
+
+
+# --- clients that make their records by hand ---------------------------------------------------
+
+
+def count_to_end(bare: socket.socket) -> int:
+    """Return the number of bytes until the end of TCP; raise an error for a connection cut."""
+    number = 0
+    while data := bare.recv(1 << 20):
+        number += len(data)
+    return number
+
+
+async def test_the_last_words_reach_a_client_that_ends_its_own_stream_meanwhile(
+    server: Server,
+) -> None:
+    bare, maker, app = await server.join_bare()
+    with bare:
+        app.transport.write(bytes(4 * MUCH))
+        app.transport.close()
+        assert app.transport.get_write_buffer_size() > MUCH
+        bare.sendall(maker.record(ALERT, END))
+        bare.shutdown(socket.SHUT_WR)
+        await until(server.wires[0].is_closing, "both sides have ended")
+        assert await asyncio.to_thread(count_to_end, bare) > 4 * MUCH
+    await until(lambda: app.calls[-1] == "lost", "the connection is over")
+
+
+async def test_a_paused_stream_that_has_ended_is_passed_on_later(server: Server) -> None:
+    bare, maker, app = await server.join_bare()
+    app.transport.pause_reading()
+    with bare:
+        bare.sendall(maker.record(STREAM, b"the last words") + maker.record(ALERT, END))
+        bare.shutdown(socket.SHUT_WR)
+        await until(lambda: not server.wires[0].is_reading(), "the end of TCP was read")
+        assert app.calls == ["made"]
+        app.transport.write(b"an answer")
+        app.transport.resume_reading()
+        await until(lambda: app.calls == ["made", "ended", "lost"], "it has ended")
+        assert bytes(app.received) == b"the last words"
+        assert await asyncio.to_thread(count_to_end, bare) > len(b"an answer")
+
+
+async def test_a_client_that_leaves_and_does_not_take_the_last_words_is_cut(
+    server: Server,
+) -> None:
+    bare, _, app = await server.join_bare(end_seconds=SHORT_SECONDS)
+    with bare:
+        app.transport.write(bytes(4 * MUCH))
+        bare.shutdown(socket.SHUT_WR)
+        await until(lambda: app.calls[-1] == "lost", "it is cut")
+
+
+@pytest.mark.parametrize("is_ending", [False, True])
+async def test_records_without_a_stream_are_bounded(server: Server, is_ending: bool) -> None:
+    bare, maker, app = await server.join_bare()
+    if is_ending:
+        app.transport.close()
+    with bare:
+        few = maker.key_updates(20)
+        bare.sendall(few)
+        if not is_ending:
+            bare.sendall(maker.record(STREAM, b"words"))
+            await until(lambda: bytes(app.received) == b"words", "few of them are allowed")
+        many = maker.key_updates(IDLE_MAX_BYTES // (len(few) // 20) + 1)
+        bare.sendall(many)
+        await until(lambda: app.calls == ["made", "lost"], "it is cut")
+
+
+async def test_a_stream_of_single_bytes_passes(server: Server) -> None:
+    bare, maker, app = await server.join_bare()
+    number = IDLE_MAX_BYTES  # so one byte too many in each record would be noticed
+    with bare:
+        for _ in range(number):
+            bare.sendall(maker.record(STREAM, b"."))
+        await until(lambda: len(app.received) == number, "everything has come")
+    await until(lambda: app.calls == ["made", "lost"], "it is over")
+
+
+async def test_answers_to_records_are_bounded_while_the_client_does_not_read(
+    server: Server,
+) -> None:
+    bare, maker, app = await server.join_bare()
+    with bare:
+        app.transport.write(bytes(4 * MUCH))
+        assert app.transport.get_write_buffer_size() > UNSENT_MAX_BYTES
+        bare.sendall(maker.record(STREAM, b"words"))
+        await until(lambda: bytes(app.received) == b"words", "a stream asks for no answer")
+        bare.sendall(maker.key_updates(2))
+        await until(lambda: app.calls[-1] == "lost", "it is cut")
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "number"),
+    [
+        pytest.param(STREAM, b"", 100, id="empty records"),
+        pytest.param(STREAM, bytes(16 * 1024 + 1), 1, id="a record that is too large"),
+        pytest.param(HANDSHAKE, b"\x01\x00\x00\x02\x03\x03", 1, id="a second hello"),
+        pytest.param(HANDSHAKE, b"\x18\xff\xff\xff", 1, id="a message that is too large"),
+        pytest.param(ALERT, b"\x02\x28", 1, id="a fatal alert"),
+        pytest.param(99, b"?", 1, id="an unknown kind"),
+    ],
+)
+async def test_records_that_break_the_rules_cut_the_connection(
+    server: Server, kind: int, data: bytes, number: int
+) -> None:
+    bare, maker, app = await server.join_bare()
+    with bare:
+        bare.sendall(b"".join(maker.record(kind, data) for _ in range(number)))
+        await until(lambda: app.calls == ["made", "lost"], "it is cut")
+    assert not app.received
+
+
+async def test_records_behind_the_end_of_the_stream_are_dropped(server: Server) -> None:
+    bare, maker, app = await server.join_bare()
+    with bare:
+        bare.sendall(
+            maker.record(STREAM, b"words") + maker.record(ALERT, END) + maker.record(STREAM, b"no")
+        )
+        await until(lambda: app.calls == ["made", "ended", "lost"], "it has ended")
+    assert bytes(app.received) == b"words"
+
+
+async def test_an_app_that_closes_hears_nothing_of_the_end(server: Server) -> None:
+    bare, maker, app = await server.join_bare()
+    app.act = lambda _: app.transport.close()
+    with bare:
+        bare.sendall(maker.record(STREAM, b"words") + maker.record(ALERT, END))
+        await until(lambda: app.calls == ["made", "lost"], "it is over")
+
+
+@pytest.mark.parametrize("size", [1, 65536])
+async def test_a_handshake_passes_in_parts_of_any_size_with_the_first_words_behind_it(
+    server: Server, size: int
+) -> None:
+    sock, app, shaken = await server.shake()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    received, to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(received, to_send)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with sock:
+        is_shaken = False
+        while not is_shaken:
+            try:
+                client.do_handshake()
+            except ssl.SSLWantReadError:
+                pass
+            else:
+                is_shaken = True
+                client.write(b"words")
+            while part := to_send.read(size):
+                sock.sendall(part)
+                await asyncio.sleep(0)
+            if not is_shaken:
+                received.write(await asyncio.to_thread(sock.recv, 65536))
+        await shaken
+        await until(lambda: bytes(app.received) == b"words", "the words are passed on")
+
+
+async def test_a_handshake_that_was_cancelled_before_it_began_leaves_no_connection(
+    server: Server,
+) -> None:
+    loop = asyncio.get_running_loop()
+    app = App()
+    connection = TlsConnection(
+        TlsPort(loop, server.context, server.view, LONG_SECONDS, LONG_SECONDS), app
+    )
+    connection.abort()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        sock, _ = listener.accept()
+    sock.setblocking(False)
+    client.settimeout(LONG_SECONDS)
+    with client:
+        await loop.connect_accepted_socket(lambda: cast("Any", connection), sock)
+        assert await asyncio.to_thread(client.recv, 1) == b""
+    with pytest.raises(asyncio.CancelledError):
+        await connection.shaken()
+    assert app.calls == []
+
+
+async def test_a_failed_handshake_is_freed_without_the_collector(server: Server) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        client, app, shaken = await server.shake()
+        gone = weakref.ref(app)
+        del app
+        with client:
+            client.sendall(b"\x16\x03\x01\x00\x05GET /")
+            with pytest.raises(ssl.SSLError):
+                await shaken
+            assert await asyncio.to_thread(client.recv, 1) == b""
+        # An error that is kept here has its trace, and so the frames that have waited.
+        del shaken
+        server.connections.clear()
+        server.wires.clear()
+        await until(lambda: gone() is None, "nothing refers to it", seconds=5)
+    finally:
+        gc.enable()
+
+
+async def test_a_failure_that_nobody_waits_for_is_not_logged(server: Server) -> None:
+    logged: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+    client, _, shaken = await server.shake()
+    shaken.cancel()  # before it has begun to wait
+    client.close()
+    await until(server.wires[0].is_closing, "the handshake has failed")
+    with pytest.raises(asyncio.CancelledError):
+        await shaken
+    server.connections.clear()
+    server.wires.clear()
+    del shaken
+    gc.collect()
+    assert logged == []
