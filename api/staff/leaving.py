@@ -85,13 +85,13 @@ class StaffLeavingRoutes:
 
     async def close(self, call: Call[LeaveRequest, Any]) -> ClosedReply:
         """Close an account; if its money is waived, the sessions are ended first."""
-        name, body = call.path["user"], call.body
+        name, body, by = call.path["user"], call.body, author(call, _closed)
         if body.waived:
-            await closing.end_sessions(self._context, author(call), name, body.reason)
+            await closing.end_sessions(self._context, by, name, body.reason)
         closed = await closing.close(
             self._context,
             self._tools.letters,
-            author(call, _closed),
+            by,
             name,
             waives=body.waived,
             why=body.reason,

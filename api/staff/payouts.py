@@ -23,6 +23,7 @@ from api.staff.words import PREFIX, Reason, ReasonRequest, StaffPage, author, mo
 from market.base.errors import Code
 from market.base.states import PayoutStatus
 from market.payouts.terms import RejectReason
+from market.staff.base.acts import reason
 from market.staff.base.roles import Action
 from market.staff.desk import StaffDesk
 from market.staff.money import paying
@@ -235,14 +236,14 @@ class StaffPayoutRoutes:
 
     async def approve(self, call: Call[ReasonRequest, Any]) -> OutcomeReply:
         """Approve a payout."""
-        by, payout = author(call, outcome_reply), _named(call)
-        outcome = await paying.approve(self._context, by, payout, self._limits, call.body.reason)
+        by, payout, why = author(call, outcome_reply), _named(call), reason(call.body.reason).body
+        outcome = await paying.approve(self._context, by, payout, self._limits, why)
         return outcome_reply(outcome)
 
     async def reject(self, call: Call[RejectRequest, Any]) -> RejectedReply:
         """Reject a payout."""
-        by, body = author(call, _rejected), call.body
-        row = await paying.reject(self._context, by, _named(call), body.code, body.reason)
+        by, body, why = author(call, _rejected), call.body, reason(call.body.reason).body
+        row = await paying.reject(self._context, by, _named(call), body.code, why)
         return _rejected(row)
 
     async def verify(self, call: Call[VerifyRequest, Any]) -> VerifiedReply:

@@ -86,8 +86,7 @@ class Closing:
                 was ended meanwhile.
         """
         user = await self._accounts.require_password(caller, password, client=client)
-        row = await self._store.read(open_things.of_user, user.id, self._context.now())
-        _refuse(list_open(row, waives=waives, ends_sessions=True))
+        await self._store.read(require_empty, user.id, self._context.now(), waives=waives)
         for session_id in await self._store.read(open_things.active_sessions, user.id):
             await self._bandwidth.end(user.id, session_id)
 
@@ -106,6 +105,16 @@ class Closing:
         self._letters.wake()
         await self._made_by_keys.ended(closed.revoked)
         return closed
+
+
+async def require_empty(tx: Transaction, user_id: str, now: int, *, waives: bool = True) -> None:
+    """Check that nothing keeps an account open but the proxy sessions that end before its closing.
+
+    Raises:
+        MarketError: `account_not_empty`.
+    """
+    row = await open_things.of_user(tx, user_id, now)
+    _refuse(list_open(row, waives=waives, ends_sessions=True))
 
 
 async def close_account(

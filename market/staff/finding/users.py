@@ -11,6 +11,7 @@ from market.money.money import Currency
 from market.staff.base import masks
 from market.staff.base.acts import (
     NOTE_MAX_CHARACTERS,
+    SEARCH,
     USER,
     Act,
     Changes,
@@ -18,10 +19,11 @@ from market.staff.base.acts import (
     TextKind,
     act,
     checked_text,
+    reason,
     require_name,
 )
 from market.staff.base.masks import Revealed
-from market.staff.base.roles import Action, Author
+from market.staff.base.roles import Action, Author, Member
 from storage.accounts import closures as closure_queries
 from storage.accounts import keys as key_queries
 from storage.accounts import suspensions as suspension_queries
@@ -107,6 +109,30 @@ async def resolve(tx: Transaction, name: str) -> UserRow:
     return row
 
 
+async def named(context: Context, author: Author, name: str) -> str:
+    """Return a name of a user for a read that is no act; of an e-mail address the identifier.
+
+    A member could guess an address that is masked, so this is an act as a search for it is, also
+    without a hit.
+
+    Raises:
+        MarketError: as `resolve`, and `not_permitted`.
+    """
+    if "@" not in name or not isinstance(author, Member):
+        return name
+
+    async def look(tx: Transaction) -> tuple[UserRow | MarketError, Changes]:
+        try:
+            return await resolve(tx, name), {"hits": (None, 1)}
+        except MarketError as error:
+            return error, {"hits": (None, 0)}
+
+    found = await context.store.write(act, context, Act(author, Action.SEARCH_EMAIL, SEARCH), look)
+    if isinstance(found, MarketError):
+        raise found
+    return found.id
+
+
 async def view(context: Context, author: Author, name: str) -> UserPage:
     """Return one user's page, masked unless revealed; the log records that it was read.
 
@@ -131,6 +157,7 @@ async def reveal(context: Context, author: Author, name: str, why: str) -> Revea
     Raises:
         MarketError: `not_permitted`, `invalid_field`, `user_not_found`, `ambiguous`.
     """
+    reason(why)  # before the user: a refusal tells nothing about a name
     user = await context.store.read(resolve, name)
     return await masks.reveal(context, author, user.id, why)
 

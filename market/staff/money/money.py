@@ -30,7 +30,7 @@ from market.payments.terms import CENT
 from market.staff.base import masks
 from market.staff.base.acts import ERASED, USER, Act, Changes, act, permit, reason
 from market.staff.base.roles import Action, Author
-from market.staff.finding.users import resolve
+from market.staff.finding.users import named, resolve
 from market.staff.money import approvals
 from market.staff.money.approvals import Amount, Limits, Outcome, Posting
 from market.staff.money.second_person_limit import do_or_ask
@@ -181,6 +181,7 @@ async def history(
     Raises:
         MarketError: `not_permitted`, `invalid_field`, `user_not_found`, `ambiguous`.
     """
+    name = await named(context, author, name)
     return await context.store.read(_history, author, name, before, limit, context.now())
 
 

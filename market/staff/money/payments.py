@@ -14,7 +14,7 @@ from market.money.money import Currency
 from market.payments.booking import reference_of
 from market.staff.base.acts import PAYMENT, Act, Changes, act, permit, reason, require_name
 from market.staff.base.roles import Action, Author
-from market.staff.finding.users import resolve
+from market.staff.finding.users import named, resolve
 from market.staff.money import money
 from market.staff.money.approvals import Limits, Outcome
 from storage.accounts import users
@@ -50,6 +50,7 @@ async def listed(
     Raises:
         MarketError: `not_permitted`, `user_not_found`, `ambiguous`.
     """
+    name = await named(context, author, name)
     return await context.store.read(_listed, author, name, status, before, limit)
 
 

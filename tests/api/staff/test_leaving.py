@@ -1,5 +1,6 @@
 """The end of an account at the staff API: closed, or erased with a second person."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from support.clients.staff import StaffApi, staffed
@@ -7,6 +8,7 @@ from support.clients.staff import StaffApi, staffed
 from market.money.audit import audit_ledger
 from market.staff.base.roles import Role
 from market.staff.money.money_audit import audit_money
+from tests.api.payouts.test_payouts import ask, earner
 
 WHY = {"reason": "asked by letter of 3 May"}
 
@@ -39,6 +41,34 @@ async def test_an_account_is_closed_and_its_waived_money_goes(staff: StaffApi) -
     assert page["user"]["closure"]["state"] == "closed"
     assert [each["status"] for each in page["sessions"]] == ["ended"]
     await audited(staff)
+
+
+async def test_a_closing_that_is_refused_ends_no_session(staff: StaffApi) -> None:
+    who, token = await earner(staff.service), await staff.token(Role.OPERATOR)
+    assert (await ask(staff.service, who)).status == 200
+    await staff.service.fund(who.person.email, "5")
+    await staff.service.buy(who.person)
+    path = f"/users/{who.person.user_id}/close"
+    refused = await staff.call("POST", path, {**WHY, "waived": True}, token=token)
+    assert refused.code == "account_not_empty"
+    assert "1 payout" in str(refused.body)
+    [session] = await staff.service.sessions(who.person)
+    assert session["status"] == "active"
+
+
+async def test_a_repeated_closing_ends_no_session_of_a_user_who_came_back(staff: StaffApi) -> None:
+    person, token = await staff.service.person(usd="5"), await staff.token(Role.OPERATOR)
+    path, headers = f"/users/{person.user_id}/close", {"Idempotency-Key": "one"}
+    body = {**WHY, "waived": True}
+    closed = await staff.call("POST", path, body, token=token, headers=headers)
+    login = {"email": person.email, "password": "long enough"}
+    back = await staff.service.call("POST", "/auth/login", login)
+    person = replace(person, token=str(back.body["token"]))
+    await staff.service.buy(person)
+    again = await staff.call("POST", path, body, token=token, headers=headers)
+    assert again.body == closed.body
+    [session] = await staff.service.sessions(person)
+    assert session["status"] == "active"
 
 
 async def test_an_account_is_erased_by_two_operators(staff: StaffApi) -> None:

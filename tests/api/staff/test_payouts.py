@@ -45,6 +45,9 @@ async def test_a_payout_is_looked_at_approved_and_rejected(staff: StaffApi) -> N
     for word, body in (("approve", WHY), ("reject", REJECT)):
         refused = await staff.call("POST", f"{one}/{word}", body, token=support)
         assert refused.code == "not_permitted"
+    for word, body in (("approve", WHY), ("reject", REJECT)):  # the log has the reason
+        refused = await staff.call("POST", f"{one}/{word}", {**body, "reason": ""}, token=finance)
+        assert refused.code == "invalid_field"
     done = await staff.call("POST", f"{one}/approve", WHY, token=finance)
     assert (done.status, done.body["state"], done.body["amount"]) == (200, "done", 10)
     again = await staff.call("POST", f"{one}/approve", WHY, token=finance)

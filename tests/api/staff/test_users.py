@@ -76,6 +76,20 @@ async def test_only_an_operator_searches_for_an_address(staff: StaffApi) -> None
     assert (act["via"], act["text"]) == ("api", "203.0.113.9")
 
 
+async def test_no_list_tells_whose_address_a_guess_is_without_the_log(staff: StaffApi) -> None:
+    person = await staff.service.person()
+    support, operator = await staff.token(Role.SUPPORT), await staff.token(Role.OPERATOR)
+    for name, status in ((person.email, 200), ("guess@example.com", 404)):
+        for path in (f"/payments?user={name}", f"/users/{name}/money"):
+            assert (await staff.call("GET", path, token=support)).status == status
+        revealed = await staff.call("POST", f"/users/{name}/reveal", {"reason": ""}, token=support)
+        assert revealed.code == "invalid_field"
+    acts = (await staff.call("GET", "/log?action=search.email", token=operator)).body["acts"]
+    assert [each["changes"]["hits"]["new"] for each in acts] == [0, 0, 1, 1]
+    assert {each["staff"] for each in acts} == {"support@staff.example.com"}
+    assert person.email not in str(acts)
+
+
 async def test_the_log_is_read_in_parts(staff: StaffApi) -> None:
     token = await staff.token(Role.OPERATOR)  # hired, and logged in
     for each in ("a", "b", "c"):
