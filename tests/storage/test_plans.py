@@ -28,6 +28,7 @@ from market.accounts.bounds import Bounds
 from market.accounts.keys import KeyChange, NewKey
 from market.accounts.scopes import Scope
 from market.accounts.spending import SpendLimits
+from market.accounts.suspensions import Part
 from market.bandwidth.leases import Usage
 from market.bandwidth.usage_range import UTC, Step, range_of
 from market.base.errors import MarketError
@@ -61,6 +62,7 @@ from market.staff.money import approvals, deposits, judging, second_person, user
 from market.staff.money import money as staff_money
 from market.staff.money.user_limits import NewLimits
 from market.staff.site.alerts import Alerts
+from market.staff.stopping import suspending
 from proxyctl.protocol.jobspec import Payload
 from storage.accounts import closures, users
 from storage.accounts import keys as key_queries
@@ -504,6 +506,19 @@ async def staff(market: Market, buyer: str) -> None:
         assert await history.read(market.context, MACHINE, limit=3, **filters)
 
 
+async def own_acts(market: Market, _: str) -> None:
+    """Read the acts about a user: one with a reason for the user, and the older ones."""
+    context, parts = market.context, [Part.PURCHASES]
+    words = {"shown": "unpaid", "why": "asked"}
+    await suspending.suspend(
+        context, market.letters, MACHINE, "user1", parts=parts, ends_at=None, **words
+    )
+    user = await market.store.read(staff_users.resolve, "user1")
+    [newest] = await market.leaving.acts.page(user.id, limit=1)
+    assert (newest.row.action, newest.reason) == ("user.suspend", "unpaid")
+    await market.leaving.acts.page(user.id, before=newest.row.number, limit=101)
+
+
 async def members(market: Market, _: str) -> None:
     """Log a member in, use a key, list the attempts and keys, and add a day of money."""
     olga = await market_staff.member(market, Role.OPERATOR)
@@ -727,6 +742,7 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "complaints": complaints,
     "the page of a user without anything": nobody_s_page,
     "money by staff": money_by_staff,
+    "the acts of the staff about me": own_acts,
     "the end of an account": end_of_an_account,
     # Not the buyer's: they have more in the larger market.
     "live usage of somebody": lambda market, buyer: market.store.read(
