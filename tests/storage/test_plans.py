@@ -28,7 +28,6 @@ from market.accounts.bounds import Bounds
 from market.accounts.keys import KeyChange, NewKey
 from market.accounts.scopes import Scope
 from market.accounts.spending import SpendLimits
-from market.accounts.suspensions import Part
 from market.bandwidth.leases import Usage
 from market.bandwidth.usage_range import UTC, Step, range_of
 from market.base.errors import MarketError
@@ -62,7 +61,6 @@ from market.staff.money import approvals, deposits, judging, second_person, user
 from market.staff.money import money as staff_money
 from market.staff.money.user_limits import NewLimits
 from market.staff.site.alerts import Alerts
-from market.staff.stopping import suspending
 from proxyctl.protocol.jobspec import Payload
 from storage.accounts import closures, users
 from storage.accounts import keys as key_queries
@@ -507,15 +505,11 @@ async def staff(market: Market, buyer: str) -> None:
 
 
 async def own_acts(market: Market, _: str) -> None:
-    """Read the acts about a user: one with a reason for the user, and the older ones."""
-    context, parts = market.context, [Part.PURCHASES]
-    words = {"shown": "unpaid", "why": "asked"}
-    await suspending.suspend(
-        context, market.letters, MACHINE, "user1", parts=parts, ends_at=None, **words
-    )
+    """Read the acts about a user: the newest one, and those before it."""
+    await staff_users.note(market.context, MACHINE, "user1", "called")
     user = await market.store.read(staff_users.resolve, "user1")
     [newest] = await market.leaving.acts.page(user.id, limit=1)
-    assert (newest.row.action, newest.reason) == ("user.suspend", "unpaid")
+    assert (newest.row.action, newest.reason) == ("user.note", "")
     await market.leaving.acts.page(user.id, before=newest.row.number, limit=101)
 
 
