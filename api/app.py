@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from api.accounts.accounts import AccountRoutes
+from api.accounts.acts import ActRoutes
 from api.accounts.device_codes import DeviceCodeRoutes
 from api.accounts.keys import KeyRoutes
 from api.accounts.leaving import LeavingRoutes
@@ -68,6 +69,7 @@ def routes(
         *HealthRoutes(why_not_ready).table(),
         *AccountRoutes(market.accounts, market.recovery, cookies, has_mail=has_mail).table(),
         *LeavingRoutes(market.leaving.exports, market.leaving.closing, cookies).table(),
+        *ActRoutes(market.leaving.acts).table(),
         *KeyRoutes(market.keys, market.made_by_keys).table(),
         *BandwidthRoutes(market.bandwidth).table(),
         *UsageRoutes(market.usage).table(),

@@ -33,6 +33,7 @@ from market.dispatch.device_work import DeviceWork
 from market.dispatch.dispatch import Dispatch
 from market.dispatch.samples import Samples, SampleTerms
 from market.dispatch.supply import Supply
+from market.erasure.acts import OwnActs
 from market.erasure.closing import Closing
 from market.erasure.erasing import Tools
 from market.erasure.exports import ExportPlace, Exports
@@ -117,11 +118,12 @@ class Keys(Struct, frozen=True):
 
 
 class Leaving(Struct, frozen=True):
-    """The services for the end of an account."""
+    """Exports, closings and erasures of accounts, and acts of the staff for their users."""
 
     exports: Exports
     closing: Closing
     erasures: Erasures
+    acts: OwnActs
 
 
 class Market:
@@ -268,6 +270,7 @@ class Market:
                 end_before_closing,
             ),
             Erasures(context, Tools(letters, keys.sealing)),
+            OwnActs(context),
         )
 
     @property

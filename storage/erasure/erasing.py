@@ -195,6 +195,19 @@ def exported_columns(table: str) -> list[str]:
     return [name for name, column in TREATMENT[table].columns.items() if not column.is_secret]
 
 
+def exported_rows(table: str) -> str:
+    """Return SQL for the condition of the rows of `:user` in a table that an export has."""
+    rows = TREATMENT[table]
+    conditions = [rows.of, *([rows.exported] if rows.exported else [])]
+    return " AND ".join(f"({each})" for each in conditions)
+
+
+def exported_part(table: str) -> str:
+    """Return SQL for all that an export has of `:user` in a table, and nothing else of it."""
+    names = ", ".join(exported_columns(table))
+    return f"SELECT {names} FROM {table} WHERE {exported_rows(table)}"
+
+
 async def exported(
     tx: Transaction, table: str, user_id: str, *, after: Sequence[Value], limit: int
 ) -> tuple[list[dict[str, Value]], Sequence[Value]]:
@@ -209,7 +222,7 @@ async def exported(
     """
     rows = TREATMENT[table]
     names = exported_columns(table)
-    conditions = [rows.of, *([rows.exported] if rows.exported else [])]
+    conditions = [exported_rows(table)]
     values: dict[str, Value] = {"user": user_id, "limit": limit}
     if after:
         values |= {f"after_{name}": value for name, value in zip(rows.key, after, strict=True)}
@@ -219,7 +232,7 @@ async def exported(
         _all,
         f"""
         SELECT {", ".join((*rows.key, *names))} FROM {table}
-        WHERE {" AND ".join(f"({each})" for each in conditions)}
+        WHERE {" AND ".join(conditions)}
         ORDER BY {", ".join(rows.key)} LIMIT :limit
         """,
         **values,

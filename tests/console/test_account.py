@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from support.clients.staff import staffed
+from support.console.axe import faults
 from support.console.browser import Visit
 from support.console.console import PASSWORD, opened
 from support.daemons.service import Service, running_in
@@ -12,6 +14,8 @@ from support.market.pictures import jpeg, natural
 from support.targets import upstream as stand_in
 from support.targets.mailbox import Mailbox, smtp
 from support.targets.upstream import Upstream
+
+from market.staff.base.roles import Role
 
 # A fact that is no reward: the text "10 credits" contains "0 credits".
 NOTHING = "(each) => each.textContent === '0 credits'"
@@ -205,3 +209,27 @@ async def test_an_account_is_exported_and_closed(service: Service, visit: Visit)
     await tab.fill("Password", PASSWORD)
     await tab.click("Log in")
     await tab.until_text("This login has opened it again.", "#toasts")
+
+
+async def test_a_suspended_user_reads_the_acts_of_the_staff(tmp_path: Path, visit: Visit) -> None:
+    async with staffed(tmp_path) as staff:
+        person, other = await staff.service.person(usd="5"), await staff.service.person()
+        tab = await opened(visit, staff.service, other, "/console/account")
+        await tab.until_text("The staff has done nothing about your account.")
+        token, path = await staff.token(Role.OPERATOR, "olga"), f"/users/{person.user_id}"
+        await staff.call("POST", f"{path}/notes", {"text": "a rude caller"}, token=token)
+        for number in range(10):
+            body = {"parts": ["logins"], "shown": f"Reason {number}.", "reason": "ticket A-17"}
+            done = await staff.call("POST", f"{path}/suspend", body, token=token)
+            assert done.status == 200, done.body
+        visit.expect("400")  # requests that a suspended login may not send
+        tab = await opened(visit, staff.service, person, "/console/account")
+        await tab.until_text("Your account was suspended", "main")
+        await tab.until_text("Reason 9.", "main")
+        await tab.until_text("logins: active → suspended", "main")
+        assert "A note was written" not in await tab.text("main")
+        await tab.click("Load more")
+        await tab.until_text("A note was written", "main")
+        text = await tab.text("main")
+        assert not [each for each in ("rude", "A-17", "olga") if each in text]
+        assert not await faults(tab)

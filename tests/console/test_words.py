@@ -10,6 +10,7 @@ from support.base.cases import cases
 from api.console import FOLDER
 from api.http.errors import Transport
 from market.base.errors import Code
+from market.staff.base.roles import Action
 
 WORDS = FOLDER / "words"
 LANGUAGES = ("en", "tr", "ru", "ko")
@@ -61,6 +62,18 @@ def test_every_refusal_has_its_sentence(language: str) -> None:
     assert set(words("errors", language)) - codes == set()
     for code, text in words("errors", language).items():
         assert text.endswith((".", "!", "?")), code
+
+
+def test_each_act_that_may_be_about_a_user_has_its_words() -> None:
+    others = ("search", "search.address", "search.email", "payout.list", "payout.export")
+    rooms = ("staff.", "site.", "status.", "log.", "approval.list", "rule.")
+    acts = {each for each in Action if each not in others and not each.startswith(rooms)}
+    named = {
+        key.removeprefix("account.act.")
+        for key in words("account", "en")
+        if key.startswith("account.act.")
+    }
+    assert named == acts | {Action.STAFF_DECLARE}
 
 
 @cases("language", ["tr", "ru", "ko"])

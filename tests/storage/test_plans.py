@@ -504,6 +504,15 @@ async def staff(market: Market, buyer: str) -> None:
         assert await history.read(market.context, MACHINE, limit=3, **filters)
 
 
+async def own_acts(market: Market, _: str) -> None:
+    """Read the acts about a user: the newest one, and those before it."""
+    await staff_users.note(market.context, MACHINE, "user1", "called")
+    user = await market.store.read(staff_users.resolve, "user1")
+    [newest] = await market.leaving.acts.page(user.id, limit=1)
+    assert (newest.row.action, newest.reason) == ("user.note", "")
+    await market.leaving.acts.page(user.id, before=newest.row.number, limit=101)
+
+
 async def members(market: Market, _: str) -> None:
     """Log a member in, use a key, list the attempts and keys, and add a day of money."""
     olga = await market_staff.member(market, Role.OPERATOR)
@@ -727,6 +736,7 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "complaints": complaints,
     "the page of a user without anything": nobody_s_page,
     "money by staff": money_by_staff,
+    "the acts of the staff about me": own_acts,
     "the end of an account": end_of_an_account,
     # Not the buyer's: they have more in the larger market.
     "live usage of somebody": lambda market, buyer: market.store.read(

@@ -1,4 +1,4 @@
-// My account: the address, the password, the look of the console, and my logins.
+// My account: the address, the password, the look of the console, my logins, and the acts of the staff about me.
 
 import { get, post } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";
@@ -9,6 +9,7 @@ import { again } from "../../lib/router.js";
 import { save } from "../../lib/saving.js";
 import { ask, badge, button, card, facts, shown, table, toast } from "../../lib/view.js";
 import { LANGUAGES, choose, credits, date, language, money, t } from "../../lib/words.js";
+import { acts } from "./acts.js";
 
 export const words = "account";
 export const title = "account.title";
@@ -16,15 +17,17 @@ export const title = "account.title";
 export async function render(main, page) {
   const logins = el("div");
   const key = page.me.email_verified ? null : await worded(page.signal);
+  const done = acts(page);
   const list = () => shown(logins, () => drawn(page.signal, list));
   main.append(
     card(t("account.profile"), profile(page.me), key ? unconfirmed(page, key) : null),
     card(t("account.password"), el("p", null, t("account.password.text")), password(list)),
     card(t("account.looks"), looks()),
     card(t("account.logins"), el("p", null, t("account.logins.text")), logins),
+    card(t("account.acts"), el("p", null, t("account.acts.text")), done.node),
     card(t("account.leave"), el("p", null, t("account.leave.text")), exporting(), closing()),
   );
-  await list();
+  await Promise.all([list(), done.load()]);
 }
 
 const profile = (me) =>
