@@ -288,7 +288,6 @@ class TlsConnection:
         """End a handshake that has failed."""
         if self._shaken is not None and not self._shaken.done():
             self._shaken.set_exception(error)
-            self._shaken.exception()  # known, even if the one that waits is cancelled just now
         self.abort()
 
     # --- the stream ----------------------------------------------------------------------------

@@ -541,6 +541,7 @@ async def test_a_failed_handshake_is_freed_without_the_collector(server: Server)
 async def test_a_failure_that_nobody_waits_for_is_not_logged(server: Server) -> None:
     logged: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+    gc.collect()
     before = alive()
     client, _, shaken = await server.shake()
     shaken.cancel()  # before it has begun to wait
