@@ -20,8 +20,8 @@ UNREAD_MAX_BYTES: Final = 256 * 1024  # of a paused stream; its end is noticed b
 # be one record that has not come whole, and a few others.
 STREAM_BYTE_PAYS: Final = 24
 IDLE_MAX_BYTES: Final = RECORD_BYTES + 4096
-# The answers to such records wait too while the client does not read: no protocol here lets as much
-# wait for its client.
+# The answers to such records also wait for a client that does not read. The protocols here pause at
+# a quarter of this.
 UNSENT_MAX_BYTES: Final = 1024 * 1024
 
 
@@ -132,7 +132,7 @@ class TlsConnection:
         if self._shaken is not None:
             try:
                 await self._shaken
-            finally:  # its error knows who has waited: with it, only the collector frees both
+            finally:  # the error refers to this frame, and the future to the error: a cycle
                 self._shaken = None
 
     def _to(self, state: TlsState) -> None:
@@ -284,7 +284,7 @@ class TlsConnection:
         self._to(_OPEN)
         shaken, self._shaken = self._shaken, None
         if shaken is not None and not shaken.done():
-            shaken.set_result(None)  # the one that waits goes on in the next turn
+            shaken.set_result(None)  # resumes the coroutine in the next turn
         self._app.connection_made(cast(asyncio.BaseTransport, self))
         # Later, because the one that waits for the handshake goes on before the first bytes.
         self._port.loop.call_soon(self._go_on)
@@ -296,7 +296,6 @@ class TlsConnection:
         """End a handshake that has failed."""
         if self._shaken is not None and not self._shaken.done():
             self._shaken.set_exception(error)
-            self._shaken.exception()  # known, even if the one that waits is cancelled just now
         self.abort()
 
     # --- the stream ----------------------------------------------------------------------------

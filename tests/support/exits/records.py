@@ -44,7 +44,7 @@ class RecordMaker:
         return head + self._key.encrypt(nonce, plain, head)
 
     def key_updates(self, number: int) -> bytes:
-        """Return changes of the key, each of which asks for one of the other side."""
+        """Return records that change the key, and ask the other side for the same."""
         made = bytearray()
         for _ in range(number):
             made += self.record(HANDSHAKE, _KEY_UPDATE)
@@ -53,7 +53,7 @@ class RecordMaker:
 
 
 def shake_hands(sock: socket.socket, folder: Path) -> tuple[socket.socket, RecordMaker]:
-    """Shake hands over a socket; return the bare one and what makes its further records."""
+    """Shake hands over a socket; return the socket of TCP, and the maker of its next records."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
