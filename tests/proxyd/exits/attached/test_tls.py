@@ -401,7 +401,7 @@ async def test_records_without_a_stream_are_bounded(server: Server, is_ending: b
 
 async def test_a_stream_of_single_bytes_passes(server: Server) -> None:
     bare, maker, app = await server.join_bare()
-    number = IDLE_MAX_BYTES  # so one byte too many in each record would be noticed
+    number = IDLE_MAX_BYTES + 1  # so one byte too many in each record would be noticed
     with bare:
         for _ in range(number):
             bare.sendall(maker.record(STREAM, b"."))
