@@ -157,10 +157,12 @@ async def test_a_card_is_saved_and_the_top_up_is_switched_on_and_off(
     await tab.until_text("The automatic top-up is off.")
     plan = {"threshold_usd": 5, "amount_usd": 20, "month_usd": 60}
     for method, body, shown in (("PUT", plan, "true"), ("DELETE", None, "false")):
+        await tab.settled()  # a press that is held is not aimed again
         await tab.hold("Remove the card")  # while its neighbour comes or goes
         answer = await taking.service.call(method, "/api/top-up", body, token=person.token)
         assert answer.status == 200
         await tab.until(f"document.body.innerText.includes('Switch it off') === {shown}")
+        await tab.settled()
         await tab.release("Remove the card")
         await tab.click("dialog [value=no]")
     await tab.click("Remove the card")
