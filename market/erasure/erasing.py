@@ -58,11 +58,10 @@ async def erase(
             `user_not_found`.
     """
     closure = await closures.find(tx, user_id)
-    gives_up = waives or (closure is not None and bool(closure.waives))
+    gives_up = waives or bool(closure and closure.waives)
     user = await _locked(tx, user_id, gives_up=gives_up)
     closure = await closures.find(tx, user_id)
-    is_closed = closure is not None and closure.state == ClosureStatus.CLOSED
-    if gives_up and closure is not None and is_closed and closure.waives:
+    if gives_up and closure and closure.state == ClosureStatus.CLOSED and closure.waives:
         # The user has given up the money of that day, and no money that came later.
         waives = waives or not await open_things.has_paid_in(tx, user_id, closure.closed_at)
     found = list_open(await open_things.of_user(tx, user_id, context.now()), waives=waives)

@@ -195,6 +195,17 @@ async def notify(tx: Transaction, context: Context, row: PaymentRow) -> None:
         await record(tx, context, row.user_id, event, subject_id=row.id)
 
 
+async def _move(
+    tx: Transaction, context: Context, row: PaymentRow, after: PaymentStatus, *, doubt: str = ""
+) -> PaymentRow:
+    """Move a locked payment to a state that moves no money, notify its user, and return it."""
+    before, moved = PaymentStatus(row.status), row._replace(status=after)
+    before.require_before(after)
+    if await queries.move(tx, row.id, before=before, after=after, now=context.now(), doubt=doubt):
+        await notify(tx, context, moved)
+    return moved
+
+
 def doubt(row: PaymentRow, seen: Seen) -> str:
     """Return the difference between a payment and the facts; "" without one."""
     facts = (
@@ -208,17 +219,14 @@ def doubt(row: PaymentRow, seen: Seen) -> str:
 
 async def _book_state(tx: Transaction, booking: Booking, row: PaymentRow, seen: Seen) -> PaymentRow:
     """Move a payment that is not paid to the state of the facts, and return it."""
-    before, now = PaymentStatus(row.status), booking.context.now()
+    before = PaymentStatus(row.status)
     if seen.state == "open" or (seen.state != "paid" and before is not PaymentStatus.OPEN):
         return row
     if seen.state != "paid":
-        after = PaymentStatus(seen.state)
-        before.require_before(after)
-        await queries.move(tx, row.id, before=before, after=after, now=now)
-        await notify(tx, booking.context, row._replace(status=after))
+        moved = await _move(tx, booking.context, row, PaymentStatus(seen.state))
         if row.is_automatic:
             await top_up_outcomes.fail(tx, booking.context, booking.letters, row, seen.failure)
-        return row._replace(status=after)
+        return moved
     difference = doubt(row, seen)
     if not difference and await closures.is_erased(tx, row.user_id):
         difference = "the account was erased"
@@ -235,13 +243,10 @@ async def _book_state(tx: Transaction, booking: Booking, row: PaymentRow, seen: 
 
 async def _doubt(tx: Transaction, booking: Booking, row: PaymentRow, difference: str) -> PaymentRow:
     """Leave a payment to the staff; one that is doubtful for another reason is so again."""
-    before, doubtful = PaymentStatus(row.status), PaymentStatus.DOUBTFUL
-    if before is not doubtful:
-        before.require_before(doubtful)
+    doubtful = PaymentStatus.DOUBTFUL
+    if row.status != doubtful:
+        await _move(tx, booking.context, row, doubtful, doubt=difference)
         _logger.error("payment %s: not credited: %s", row.id, difference)
-        now = booking.context.now()
-        await queries.move(tx, row.id, before=before, after=doubtful, now=now, doubt=difference)
-        await notify(tx, booking.context, row._replace(status=doubtful))
         if row.is_automatic:
             await top_up_outcomes.fail(tx, booking.context, booking.letters, row, "doubtful")
     elif row.doubt != difference:

@@ -93,7 +93,6 @@ class Waiting(NamedTuple):
 
 _UNCHANGED = ("id", "user_id", "created_at", "disabled_at", "disabled_reason")
 _ENDPOINT = ", ".join(EndpointRow._fields)
-_OF_WEBHOOK = ", ".join(f"w.{name}" for name in EndpointRow._fields)
 _DELIVERY_TYPES = {
     "id": "TEXT",
     "endpoint_id": "TEXT",
@@ -120,11 +119,10 @@ async def schedule(
     endpoints = await tx.all(
         EndpointRow,
         f"""
-        SELECT {_OF_WEBHOOK}
-        FROM {tx.table("told", id="TEXT")} JOIN webhook_endpoints AS w ON w.user_id = told.id
-        WHERE w.disabled_at IS NULL
+        SELECT {_ENDPOINT} FROM webhook_endpoints
+        WHERE user_id {tx.among("users")} AND disabled_at IS NULL
         """,
-        told=json.dumps([{"id": each} for each in sorted(users)]),
+        users=json.dumps(sorted(users)),
     )
     pairs = [
         (endpoint, event)

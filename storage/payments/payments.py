@@ -106,8 +106,7 @@ async def page(
 
     With a `status` only those in this state.
     """
-    only = "AND status = :status" if status else ""
-    named = {"status": status} if status else {}
+    only, named = _in_state(status)
     return await tx.all(
         PaymentRow,
         f"""
@@ -123,8 +122,7 @@ async def page(
 
 async def all_of(tx: Transaction, status: str, *, before: str, limit: int) -> list[PaymentRow]:
     """Return the payments of all users in a state ("": any) before one, the newest first."""
-    only = "AND status = :status" if status else ""
-    named = {"status": status} if status else {}
+    only, named = _in_state(status)
     return await tx.all(
         PaymentRow,
         f"{_SELECT} WHERE id < :before {only} ORDER BY id DESC LIMIT :limit",
@@ -132,6 +130,11 @@ async def all_of(tx: Transaction, status: str, *, before: str, limit: int) -> li
         limit=limit,
         **named,
     )
+
+
+def _in_state(status: str) -> tuple[str, dict[str, str]]:
+    """Return SQL for the filter by a state ("": any), and its value."""
+    return ("AND status = :status", {"status": status}) if status else ("", {})
 
 
 async def recent(tx: Transaction, user_id: str, since: int) -> RecentRow:

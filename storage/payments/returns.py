@@ -52,14 +52,10 @@ async def of_payment(tx: Transaction, payment_id: str) -> list[ReturnRow]:
 
 async def of_payments(tx: Transaction, payment_ids: Sequence[str]) -> dict[str, list[ReturnRow]]:
     """Return the returns of payments, as `of_payment` does, by the payment."""
-    columns = ", ".join(f"r.{name}" for name in ReturnRow._fields)
     rows = await tx.all(
         ReturnRow,
-        f"""
-        SELECT {columns} FROM {tx.table("asked", id="TEXT")}
-        JOIN payment_returns AS r ON r.payment_id = asked.id ORDER BY r.id
-        """,
-        asked=json.dumps([{"id": payment_id} for payment_id in payment_ids]),
+        f"{_SELECT} WHERE payment_id {tx.among('asked')} ORDER BY id",
+        asked=json.dumps(list(payment_ids)),
     )
     found: dict[str, list[ReturnRow]] = {payment_id: [] for payment_id in payment_ids}
     for row in rows:
