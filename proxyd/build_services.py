@@ -17,7 +17,7 @@ from api.site.pages import PublicPages
 from api.staff.counts import StaffCounts
 from config.settings import Settings
 from config.site import alert_key
-from market.accounts.outbox import Outbox
+from market.accounts.outbox import OUTBOX_PURPOSE, Outbox
 from market.accounts.passwords import Passwords
 from market.accounts.tokens import Tokens
 from market.assistant.asking import Asking, model_slots
@@ -256,7 +256,7 @@ def _alert_hook(
     signing_key = alert_key(settings)
     if not settings.alerts.webhook_url or signing_key is None:
         return None
-    outbox = Outbox(market.context, Sealing(key, b"outbox"), HOOK_CHANNEL)
+    outbox = Outbox(market.context, Sealing(key, OUTBOX_PURPOSE), HOOK_CHANNEL)
     poster = partial(poster_of, resolver, agent)
     return AlertHook(outbox, settings.alerts.webhook_url, signing_key, poster, market.context.now)
 
@@ -396,7 +396,7 @@ def _keys(settings: Settings, key: bytes) -> Keys:
     return Keys(
         Passwords(time_cost=auth.argon2_time_cost, memory_kib=auth.argon2_memory_kib),
         Tokens(key, lifetime_seconds=auth.token_hours * HOUR_SECONDS),
-        Sealing(key, b"outbox"),
+        Sealing(key, OUTBOX_PURPOSE),
         Sealing(key, b"job secrets"),
         Sealing(key, b"app keys"),
         Sealing(key, b"webhook secrets"),

@@ -7,8 +7,9 @@ from msgspec import Meta, Struct, field
 from api.routing.codec import money
 from api.routing.listing import Listed, Page, Timestamp, timestamp
 from api.routing.routes import Auth, Call, Nothing, Route
-from market.erasure.acts import NEWEST, OwnAct, OwnActs
+from market.erasure.acts import OwnAct, OwnActs
 from market.staff.base.columns import written_changes
+from storage.engines.paging import NEWEST_NUMBER
 
 Value = str | int | float | bool | None
 
@@ -21,7 +22,7 @@ class ActsQuery(Page):
     @property
     def number(self) -> int:
         """The number of the act that this part begins after."""
-        return int(self.cursor) if self.cursor else NEWEST
+        return int(self.cursor) if self.cursor else NEWEST_NUMBER
 
 
 class ActChange(Struct):

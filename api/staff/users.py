@@ -19,7 +19,7 @@ from market.staff.finding.search import Found
 from market.staff.finding.tables import TABLES, balances
 from market.staff.finding.users import UserPage
 from storage.accounts.closures import ClosureRow
-from storage.staff.base.log import NEWEST
+from storage.engines.paging import NEWEST_NUMBER
 
 ONE = f"{PREFIX}/users/{{user}}"
 FINDING = (Code.USER_NOT_FOUND, Code.AMBIGUOUS)
@@ -44,7 +44,7 @@ class LogQuery(Listing, Struct):
     user: Name | None = None
     staff: Name | None = None
     action: Annotated[str, Meta(max_length=64)] | None = None
-    before: Annotated[int, Meta(ge=1, le=NEWEST)] | None = None
+    before: Annotated[int, Meta(ge=1, le=NEWEST_NUMBER)] | None = None
     limit: Limit = 50
 
 
@@ -343,7 +343,7 @@ class UserRoutes:
             user=query.user,
             staff=query.staff,
             action=query.action,
-            before=query.before or NEWEST,
+            before=query.before or NEWEST_NUMBER,
             limit=query.limit + 1,
         )
         part = rows[: query.limit]

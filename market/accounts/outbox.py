@@ -27,6 +27,7 @@ from storage.engines.store import Transaction
 WAITING_MAX = 10_000
 # Longer than any attempt may take. After a crash the other daemons wait for it to pass.
 CLAIM_SECONDS = 120
+OUTBOX_PURPOSE = b"outbox"  # of the key that seals waiting items
 FIRST_PAUSE_SECONDS = 5  # a server that is overloaded for a moment is over it then
 # Servers that refuse unknown senders at first (greylisting) accept them after five to fifteen
 # minutes.

@@ -3,11 +3,10 @@
 from msgspec import Struct
 
 from market.events.context import Context
+from storage.engines.paging import NEWEST_NUMBER
 from storage.engines.store import Transaction
 from storage.erasure import acts as queries
-from storage.erasure.acts import NEWEST, ActRow
-
-__all__ = ["NEWEST", "OwnAct", "OwnActs"]
+from storage.erasure.acts import ActRow
 
 
 class OwnAct(Struct, frozen=True):
@@ -28,7 +27,7 @@ class OwnActs:
     def __init__(self, context: Context) -> None:
         self._store = context.store
 
-    async def page(self, user_id: str, *, before: int = NEWEST, limit: int) -> list[OwnAct]:
+    async def page(self, user_id: str, *, before: int = NEWEST_NUMBER, limit: int) -> list[OwnAct]:
         """Return the newest acts about a user before a number.
 
         Names of the staff, their notes and their reasons for one another are not among them.

@@ -6,6 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from market.accounts.letters import Letters
+from market.accounts.outbox import OUTBOX_PURPOSE
 from market.accounts.passwords import Passwords
 from market.base.sealing import Sealing
 from market.erasure.erasing import Tools
@@ -76,7 +77,7 @@ class StaffDesk:
         self.passwords = passwords
         self.factors = Factors(Sealing(key, b"staff factors"))
         self.methods = Sealing(key, METHODS_PURPOSE)
-        self.tools = Tools(letters, Sealing(key, b"outbox"))
+        self.tools = Tools(letters, Sealing(key, OUTBOX_PURPOSE))
         self.logins = StaffLogins(context, passwords, self.factors, key)
         self.keys = StaffKeys(context)
 

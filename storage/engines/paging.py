@@ -10,6 +10,7 @@ active sessions).
 # Identifiers are lower-case UUIDs of version 7: they sort by time, and all of them sort before this
 # text. With it "newest first" is the same statement as "older than that one", with the same index.
 NEWEST = "g"
+NEWEST_NUMBER = 2**62  # the same for rows that a number orders, such as those of a log
 
 # How every page is ordered. Plain DESC would let PostgreSQL walk the primary key backwards, past
 # everybody else's rows, to a user's newest ones; NULLS LAST is an order that only the index which

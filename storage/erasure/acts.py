@@ -9,8 +9,6 @@ from storage.engines.paging import NEWEST_FIRST
 from storage.engines.store import Transaction
 from storage.erasure.erasing import exported_part
 
-NEWEST = 2**62  # behind every number of an act
-
 
 class ActRow(NamedTuple):
     """An act. `changes` is JSON, with the old and the new value of each changed field."""

@@ -6,9 +6,10 @@ from market.staff.base.acts import permit
 from market.staff.base.roles import Action, Author
 from market.staff.finding.users import resolve
 from market.staff.members.accounts import find
+from storage.engines.paging import NEWEST_NUMBER
 from storage.engines.store import Transaction
 from storage.staff.base import log as queries
-from storage.staff.base.log import NEWEST, ShownLogRow
+from storage.staff.base.log import ShownLogRow
 
 
 async def read(
@@ -18,7 +19,7 @@ async def read(
     user: str | None = None,
     staff: str | None = None,
     action: str | None = None,
-    before: int = NEWEST,
+    before: int = NEWEST_NUMBER,
     limit: int,
 ) -> list[ShownLogRow]:
     """Return the newest acts before a number, the latest first; None filters nothing.

@@ -4,11 +4,10 @@ import json
 from collections.abc import Collection
 from typing import NamedTuple
 
-from storage.engines.paging import NEWEST_FIRST
+from storage.engines.paging import NEWEST_FIRST, NEWEST_NUMBER
 from storage.engines.store import Transaction, Value
 
 HEAD = "head"
-NEWEST = 2**62  # behind every number of a row
 
 
 class LogRow(NamedTuple):  # as wide as its table
@@ -179,7 +178,7 @@ async def shown(
     user_id: str | None = None,
     staff_id: str | None = None,
     action: str | None = None,
-    before: int = NEWEST,
+    before: int = NEWEST_NUMBER,
     limit: int,
 ) -> list[ShownLogRow]:
     """Return the newest acts before a number: about a user, of an author, of an action.

@@ -1,7 +1,7 @@
 """The letters of the service for one command; the daemon sends them."""
 
 from market.accounts.letters import Letters
-from market.accounts.outbox import Outbox
+from market.accounts.outbox import OUTBOX_PURPOSE, Outbox
 from market.base.sealing import Sealing
 from proxyd.cli.staff.base.desk import Desk
 from proxyd.ops.signing_key import signing_key
@@ -9,7 +9,7 @@ from proxyd.ops.signing_key import signing_key
 
 def sealing_of(desk: Desk) -> Sealing:
     """Return the sealing of waiting e-mails."""
-    return Sealing(signing_key(desk.settings), b"outbox")
+    return Sealing(signing_key(desk.settings), OUTBOX_PURPOSE)
 
 
 def letters_of(desk: Desk) -> Letters:

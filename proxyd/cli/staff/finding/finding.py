@@ -25,7 +25,7 @@ from proxyd.cli.staff.base.desk import (
 from proxyd.cli.staff.money.limits import limits_of, personal_row
 from proxyd.slices import new_accounts
 from storage.accounts.closures import ClosureRow
-from storage.staff.base.log import NEWEST
+from storage.engines.paging import NEWEST_NUMBER
 
 
 async def _log(desk: Desk, options: Namespace) -> Report:
@@ -35,7 +35,7 @@ async def _log(desk: Desk, options: Namespace) -> Report:
         user=options.user,
         staff=options.staff,
         action=options.action,
-        before=options.before or NEWEST,
+        before=options.before or NEWEST_NUMBER,
         limit=options.limit,
     )
     return {"log": [act_row(row) for row in rows]}

@@ -3,18 +3,18 @@
 from argparse import Namespace
 
 from market.accounts.outbox import Outbox
-from market.base.sealing import Sealing
 from market.staff.members import rescue
 from market.staff.members.logins import StaffLogins
 from market.staff.members.rescue import Post
 from proxyd.cli.staff.base.desk import Command, Desk, Report, when
+from proxyd.cli.staff.base.letters import sealing_of
 from proxyd.ops.signing_key import signing_key
 
 
 async def _rescue(desk: Desk, options: Namespace) -> Report:
     key = signing_key(desk.settings)
     # The daemon sends the e-mails.
-    emails = Outbox(desk.context, Sealing(key, b"outbox"), "mail")
+    emails = Outbox(desk.context, sealing_of(desk), "mail")
     login = await rescue.rescue(
         desk.context,
         StaffLogins(desk.context, desk.passwords, desk.factors(), key),
