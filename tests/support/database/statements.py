@@ -15,7 +15,7 @@ class _Counting:
         self.statements = 0
 
     def __getattr__(self, name: str) -> Any:
-        self.statements += name not in ("table", "after_commit")
+        self.statements += name not in ("table", "among", "after_commit")
         return getattr(self._tx, name)
 
 
