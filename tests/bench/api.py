@@ -45,7 +45,7 @@ WANTED = {
     "GET /api/marketplace/jobs": (0.85, 12),
     "GET /auth/me": (0.85, 12),
     "POST /api/worker/heartbeat": (0.35, 12),
-    "POST /api/jobs": (0.06, 10),
+    "POST /api/jobs": (0.2, 10),
 }
 
 
