@@ -37,7 +37,8 @@ def main(parser: argparse.ArgumentParser) -> int:
     parser.add_argument("--count", type=int, default=1, help="number of seeds, from the first one")
     parser.add_argument("--seconds", type=float, help="run new seeds on all cores for this time")
     parser.add_argument("--until", type=float, help="no new seed from this Unix time on")
-    parser.add_argument("--fixed", action="store_true", help="the seeds of make test")
+    parser.add_argument("--fixed", action="store_true", help="the fixed and the failed seeds")
+    parser.add_argument("--brief", action="store_true", help="no slow ones of these")
     parser.add_argument(
         "--mutants", nargs="?", const="", help="run the mutants whose name contains this text"
     )
@@ -64,7 +65,9 @@ def main(parser: argparse.ArgumentParser) -> int:
         return _new(options)
     if options.fixed:
         plain = [(seed, options.focus) for seed in (*seeds.FIXED, *seeds.FAILED)]
-        return _several([*plain, *seeds.FIXED_OF, *seeds.FAILED_OF], options)
+        runs = [*plain, *seeds.FIXED_OF, *seeds.FAILED_OF]
+        slow = seeds.SLOW if options.brief else ()
+        return _several([each for each in runs if each[0] not in slow], options)
     if options.shrink:
         print(report(shrink(_scenario(options.seed, options.focus, options), print)))
         return 1
