@@ -103,7 +103,7 @@ FAILED_OF: dict[tuple[int, str], str] = {
     (59, "staff"): "a question about records made the key of the access log on the real disk",
     (1796011149000883, "money"): "a charge of a card was on its way while days passed at once",
 }
-# Those of the failed seeds that take a second of a processor each; `make test-both` runs them.
+# Each of these failed seeds takes a second of a processor; `make test-both` runs them.
 SLOW = frozenset(
     {
         59,
