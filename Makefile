@@ -127,7 +127,10 @@ worker: $(STAMP)
 PROCESSES ?= 6
 WORKERS = $(shell cores=$$(nproc) && echo $$((cores + 4 < $(PROCESSES) ? cores + 4 : $(PROCESSES))))
 
-TESTS = $(VENV)/bin/python -m pytest --processes $(WORKERS)
+# Python keeps the compiled modules of product and tests, also where the environment forbids it: to compile them takes
+# twenty seconds of processor time in each run, and the processes of the tests do so again.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest
+TESTS = $(PYTEST) --processes $(WORKERS)
 # These tests run most of the data path in ten seconds of processor time, for the interpreted variant. The other tests
 # cover the database engines and the ways through an exit; `make test-both` runs all of them interpreted.
 BRIEFLY := tests/proxyd/relay/test_tcp.py tests/proxyd/metering/test_session.py tests/conformance/test_metering.py \
@@ -141,7 +144,7 @@ MUST_BE_COMPILED = $(VENV)/bin/python -m proxyd.compiled.builder --must
 
 # The checks of `make lint`, and with a compiled data path some of its tests interpreted.
 ASIDE = $(CHECKS) && { ! $(IS_COMPILED) || { echo "interpreted:"; \
-	PROXYD_INTERPRETED=1 $(VENV)/bin/python -m pytest --processes 2 $(BRIEFLY); }; }
+	PROXYD_INTERPRETED=1 $(PYTEST) --processes 2 $(BRIEFLY); }; }
 
 # Tests the variant of `make setup`, mostly the compiled one; the last line names it. The work of ASIDE runs at the
 # same time, because the tests wait for half of their time, and its output follows theirs. The failed tests are printed

@@ -28,6 +28,7 @@ NO_LIMITS = {
 LEFT_OUT = ["/auth/logout", "/auth/password/change", "/api/events/stream"]
 
 
+@pytest.mark.early
 @pytest.mark.timeout(0)
 def test_the_document_is_kept(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/proxyd.db"

@@ -274,6 +274,7 @@ def test_the_walk_through_of_the_proxy_runs(tmp_path: Path, demonstration: Demon
     assert '"kind":"release","currency":"usd"' in printed
 
 
+@pytest.mark.early
 def test_the_tutorial_runs(tmp_path: Path, demonstration: Demonstration) -> None:
     require_sandbox(tmp_path)
     with demonstration.working():  # it must not take the page's job

@@ -102,6 +102,24 @@ def test_each_test_runs_once_and_its_outcome_is_reported(tmp_path: Path) -> None
     assert ended == processes - {killed}
 
 
+def test_a_folder_whose_tests_take_longer_is_a_larger_part(tmp_path: Path) -> None:
+    slow = tmp_path / "integration/test_slow.py"  # seven tests, each for seven usual ones
+    slow.parent.mkdir()
+    slow.write_text(TESTS.partition("@pytest.mark")[0] + one_test("slow", 7))
+    quick = TESTS.partition("@pytest.mark")[0] + one_test("quick", 49)
+    status, output = run(tmp_path, "--processes", "2", str(slow), tests=quick)
+    assert status == 0, output
+    first = {process: test for test, process in reversed(ran(tmp_path).items())}
+    assert sorted(first.values()) == ["test_quick[0]", "test_slow[0]"]
+
+
+def one_test(name: str, count: int) -> str:
+    return f"""@pytest.mark.parametrize("number", range({count}))
+def test_{name}(number):
+    pass
+"""
+
+
 def test_a_run_stops_after_its_first_failure(tmp_path: Path) -> None:
     status, output = run(tmp_path, "--processes", "2", "--exitfirst")
     assert status == 1, output

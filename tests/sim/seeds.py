@@ -1,4 +1,4 @@
-"""Seeds of `make test`: a fixed list, and each seed that ever failed."""
+"""Seeds of `make test`: a fixed list, and the seeds that ever failed, except for the slow ones."""
 
 # The quickest of the first 420 seeds: four of each subject, six with exits, and some of each kind
 # of actor of `acts`; then any with faults.
@@ -103,3 +103,17 @@ FAILED_OF: dict[tuple[int, str], str] = {
     (59, "staff"): "a question about records made the key of the access log on the real disk",
     (1796011149000883, "money"): "a charge of a card was on its way while days passed at once",
 }
+# Each of these failed seeds takes a second of a processor; `make test-both` runs them.
+SLOW = frozenset(
+    {
+        59,
+        5555,
+        1000534,
+        1000769,
+        1795981991000040,
+        1795982984000209,
+        1796007271000038,
+        1796011149000112,
+        1796011149000898,
+    }
+)

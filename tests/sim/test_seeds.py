@@ -1,4 +1,4 @@
-"""The simulation in `make test`: fixed seeds, and all that have ever failed."""
+"""The simulation in `make test`: fixed seeds, and the seeds that ever failed, but no slow ones."""
 
 import os
 import re
@@ -30,14 +30,21 @@ def simulate(*arguments: str, **variables: str) -> subprocess.CompletedProcess[s
 
 @pytest.mark.early
 @pytest.mark.timeout(600)  # ten seconds of a core, which a busy machine has in minutes
-def test_the_fixed_seeds_and_all_that_ever_failed_pass_and_run_alike_in_another_process() -> None:
-    ended = simulate("--fixed", "--go-on", "--digests")
+def test_the_fixed_and_the_failed_seeds_pass_and_run_alike_in_another_process() -> None:
+    ended = simulate("--fixed", "--brief", "--go-on", "--digests")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     # One process with exits, several nodes, and several processes of one machine.
     again = simulate("26", "--count", "3", "--digests")
     digests = re.findall(r"^seed .* digest \w+$", again.stdout, re.MULTILINE)
     assert len(digests) == 3
     assert set(digests) <= set(ended.stdout.splitlines())
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)  # as above
+def test_all_seeds_that_ever_failed_pass() -> None:
+    ended = simulate("--fixed", "--go-on")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 def test_a_fault_of_the_product_is_found_and_reported() -> None:

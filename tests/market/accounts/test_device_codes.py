@@ -135,7 +135,6 @@ async def test_a_login_that_was_ended_approves_nothing(market: Market) -> None:
     assert refused.value.code is Code.FRESH_LOGIN_NEEDED
 
 
-@pytest.mark.both_engines
 @pytest.mark.parametrize("how", ["logout", "ended", "others", "password"])
 async def test_a_login_that_ends_takes_back_the_grants_of_programs(
     market: Market, how: str
@@ -262,7 +261,6 @@ async def test_a_user_with_all_keys_makes_room_and_goes_on(market: Market) -> No
     assert (await codes.redeem(asked.device_code)).key.startswith("pxd_")
 
 
-@pytest.mark.both_engines
 async def test_the_store_has_no_usable_code_and_ended_codes_go(market: Market) -> None:
     async def rows(tx: Transaction) -> list[str]:
         return await tx.all(lambda *each: " ".join(map(str, each)), "SELECT * FROM device_codes")

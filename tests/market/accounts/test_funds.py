@@ -21,7 +21,6 @@ async def refused(market: Market, user_id: str, pays: Spender | None = None) -> 
     return caught.value
 
 
-@pytest.mark.both_engines
 async def test_a_refused_session_names_what_its_buyer_has(market: Market) -> None:
     rich = await market.person(usd="3.000001", credit="900")
     error = await refused(market, rich)
@@ -29,7 +28,6 @@ async def test_a_refused_session_names_what_its_buyer_has(market: Market) -> Non
     assert error.field == "gb"
 
 
-@pytest.mark.both_engines
 async def test_refused_copies_name_what_their_buyer_had_before_the_first(market: Market) -> None:
     buyer = await market.person(usd="900", credit="35")
     with pytest.raises(MarketError) as caught:

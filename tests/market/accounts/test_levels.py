@@ -15,7 +15,6 @@ from market.staff.money import user_limits
 from market.staff.money.user_limits import NewLimits
 from storage.engines.store import Transaction
 
-pytestmark = pytest.mark.both_engines
 WEEK = 7 * 86_400
 POLICY = NewAccounts(seconds=WEEK, bytes_per_day=GB // 4, needs_email=False)
 
@@ -78,6 +77,7 @@ async def test_a_purchase_of_a_new_account_needs_a_confirmed_address(market: Mar
     await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
 
 
+@pytest.mark.both_engines
 async def test_the_bytes_of_a_day_halt_until_midnight(market: Market) -> None:
     user = await market.person(usd="20")
     market.leases.new_accounts = POLICY

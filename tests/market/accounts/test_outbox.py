@@ -132,7 +132,6 @@ async def test_an_email_in_the_hand_of_the_only_daemon_is_due_at_once_after_its_
     await taken(box, again=True)
 
 
-@pytest.mark.both_engines
 async def test_a_failed_email_is_due_after_growing_pauses_until_it_expires(
     store: Store, clock: Clock, box: Outbox
 ) -> None:
@@ -229,7 +228,6 @@ async def test_emails_that_were_tried_stand_apart_and_shares_can_be_passed_over(
     assert [row.item_key for row in await due(box, limit=1)] == ["new"]
 
 
-@pytest.mark.both_engines
 async def test_a_waiting_sender_is_woken(box: Outbox) -> None:
     waits = asyncio.create_task(box.wait(3_600))
     await asyncio.sleep(0)

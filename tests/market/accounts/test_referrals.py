@@ -411,7 +411,6 @@ async def test_a_registration_with_a_code_is_paid_once_its_address_is_confirmed(
     assert await credits_of(market, referrer) == 50_000_000
 
 
-@pytest.mark.both_engines
 async def test_an_erased_user_gets_no_bonus_and_the_other_one_does(market: Market) -> None:
     referrals = programme(market, needs_verified=True)
     erased, user = await market.person(), await market.person()

@@ -208,7 +208,6 @@ async def test_an_address_that_is_only_named_is_left_to_the_client_that_comes_fr
     assert await market.leases.find_by_address(0, HERE) == owner.session_id
 
 
-@pytest.mark.both_engines
 async def test_an_address_that_is_pending_opens_nothing_until_it_is_proved(market: Market) -> None:
     user = await market.person("100")
     bought = await order(market, HERE, THERE, user=user, client=THERE)

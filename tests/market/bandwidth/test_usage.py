@@ -115,7 +115,6 @@ async def test_usage_agrees_with_the_list_of_sessions_before_the_next_report(
     assert (await market.usage.series(user, past)).total.used_bytes == 0
 
 
-@pytest.mark.both_engines
 async def test_an_hour_is_complete_when_no_report_of_it_can_come(market: Market) -> None:
     user = await market.person()
     hour = market.clock.now

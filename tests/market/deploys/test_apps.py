@@ -86,7 +86,6 @@ async def test_a_job_with_a_readiness_check_is_not_ready_before_it_says_so(marke
     assert len(app.targets) == 1
 
 
-@pytest.mark.both_engines
 async def test_the_database_without_the_key_opens_nothing(market: Market) -> None:
     buyer = await market.person(credit=10)
     job_id = await posted(market, buyer, payload=WEB)

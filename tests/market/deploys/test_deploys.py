@@ -651,7 +651,6 @@ async def over(market: Market, user: str) -> list[str]:
     return [each for each in await types_of(market, user) if each.startswith("deploy.")]
 
 
-@pytest.mark.both_engines
 async def test_the_end_of_the_last_replica_is_the_end_of_the_deploy(market: Market) -> None:
     user = await market.person("100")
     deploy_id = await create(market, user)

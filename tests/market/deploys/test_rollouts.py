@@ -466,7 +466,6 @@ async def test_a_replica_that_is_lost_waits_and_one_that_failed_needs_its_buyer(
     assert await audited(market)
 
 
-@pytest.mark.both_engines
 async def test_a_replica_that_is_cancelled_as_a_job_is_missing_until_a_restart(
     market: Market, fleet: Fleet
 ) -> None:
@@ -744,7 +743,6 @@ async def test_a_device_works_for_nothing_for_half_an_hour_a_day_in_all(
     assert await audited(market)
 
 
-@pytest.mark.both_engines
 async def test_many_devices_work_for_nothing_no_longer_than_eight_of_them(
     market: Market, fleet: Fleet
 ) -> None:
@@ -889,7 +887,6 @@ async def test_a_service_that_ends_by_itself_is_started_again(market: Market, fl
     assert (await fleet.jobs(user, other))[0].status == "completed"
 
 
-@pytest.mark.both_engines
 async def test_a_service_that_was_ready_may_run_again_with_the_same_owner(
     market: Market, fleet: Fleet
 ) -> None:

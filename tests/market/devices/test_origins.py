@@ -79,7 +79,6 @@ async def test_a_row_goes_on_while_a_device_is_there(market: Market) -> None:
     assert await rows(market) == [(device, A, last, last)]
 
 
-@pytest.mark.both_engines
 async def test_a_device_has_a_number_of_rows_a_day(market: Market) -> None:
     market.clock.now -= market.clock.now % DAY_SECONDS
     seen, owner = market.devices.origins, await market.person()
@@ -142,7 +141,6 @@ async def test_a_device_with_many_addresses_pushes_out_no_other(market: Market) 
     assert not seen._counts
 
 
-@pytest.mark.both_engines
 async def test_an_address_leads_to_the_devices_that_were_there(market: Market) -> None:
     owner = await market.person()
     first, second = [(await device_of(market, owner)).id for _ in range(2)]
@@ -188,7 +186,6 @@ async def test_the_addresses_of_one_household_are_one_row(market: Market) -> Non
     assert answer.devices == (device,)
 
 
-@pytest.mark.both_engines
 async def test_rows_of_before_with_a_whole_address_are_found(market: Market) -> None:
     device, now = (await device_of(market, await market.person())).id, market.clock.now
     row = SightingRow(device, B, now, now, 1)

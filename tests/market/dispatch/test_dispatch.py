@@ -272,7 +272,6 @@ async def test_a_device_gets_no_more_than_its_slots(market: Market) -> None:
     assert len(market.dispatch.jobs) == 2
 
 
-@pytest.mark.both_engines
 async def test_a_revoked_device_gets_nothing(market: Market) -> None:
     owner = await market.person()
     device = await device_of(market, owner)
@@ -288,7 +287,6 @@ async def test_a_revoked_device_gets_nothing(market: Market) -> None:
     assert code_of(outcome[0]) is Code.WORKER_UNAUTHORIZED
 
 
-@pytest.mark.both_engines
 async def test_an_ended_attempt_is_sent_to_stop_until_the_device_confirms(
     market: Market,
 ) -> None:
@@ -327,7 +325,6 @@ async def test_a_job_that_a_device_has_seen_and_does_not_take_is_not_given_to_it
     assert await given(market, device, ask()) == [job]
 
 
-@pytest.mark.both_engines
 async def test_a_device_that_was_full_gets_the_next_job_when_it_has_done_one(
     market: Market,
 ) -> None:
@@ -438,7 +435,6 @@ async def test_a_device_that_waits_is_notified_at_once_of_its_revoked_token(
     assert caught.value.code is Code.WORKER_UNAUTHORIZED
 
 
-@pytest.mark.both_engines
 async def test_the_waiting_requests_are_bounded(market: Market) -> None:
     market.dispatch.terms = DispatchTerms(held_max=1)
     first = later(market, await device_for(market))
@@ -561,7 +557,6 @@ async def cancelled_as_unreadable(market: Market, buyer: str, job_id: str) -> bo
     return (owned.job.status, owned.job.failure_reason, owned.paid) == ("cancelled", UNREADABLE, 0)
 
 
-@pytest.mark.both_engines
 async def test_a_waiting_job_with_unreadable_secrets_is_cancelled(
     market: Market,
 ) -> None:
@@ -578,7 +573,6 @@ async def test_a_waiting_job_with_unreadable_secrets_is_cancelled(
     assert (await audit_ledger(market.store)).passed
 
 
-@pytest.mark.both_engines
 async def test_a_job_with_unreadable_secrets_holds_up_no_device(market: Market) -> None:
     buyer, device = await buyer_of(market), await device_for(market)
     job = await posted(market, buyer, payload={"script": "x", "secrets": {"A": "b"}})

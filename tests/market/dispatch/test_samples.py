@@ -257,7 +257,6 @@ async def test_one_owner_gets_a_part_of_the_day(market: Market) -> None:
     assert await audited(market)
 
 
-@pytest.mark.both_engines
 async def test_the_day_and_the_account_bound_the_spent_amount(market: Market) -> None:
     payer = await sampling(market, a_day=2)
     spent, owner = 0, await market.person()
@@ -412,7 +411,6 @@ async def test_concurrent_reports_of_a_sample_and_of_a_job_cannot_deadlock(
     assert [each for each in transactions if each[1] != sorted(each[1])] == []
 
 
-@pytest.mark.both_engines
 async def test_a_device_is_given_one_without_waiting_until_it_is_made(market: Market) -> None:
     await sampling(market)
     samples = market.samples

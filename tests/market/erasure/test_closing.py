@@ -45,7 +45,6 @@ async def state_of(market: Market, user: str) -> str | None:
     return None if row is None else row.state
 
 
-@pytest.mark.both_engines
 async def test_closing_ends_all_and_a_login_takes_it_back(market: Market) -> None:
     user = await market.person()
     caller = await logged_in(market)

@@ -23,7 +23,6 @@ async def refusal(attempt: Awaitable[Any]) -> MarketError:
     return caught.value
 
 
-@pytest.mark.both_engines
 async def test_a_finding_bars_the_device_and_notifies_its_watchers(market: Market) -> None:
     made = await exit_device(market)
     told: list[str] = []

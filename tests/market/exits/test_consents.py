@@ -394,7 +394,6 @@ async def test_ones_own_exit_earns_nothing_of_ones_own_sessions(market: Market) 
 # Views of people
 
 
-@pytest.mark.both_engines
 async def test_an_owner_sees_the_state_of_each_device(market: Market) -> None:
     owner = await market.person()
     attached = SomeAttached()

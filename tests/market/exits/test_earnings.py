@@ -20,7 +20,6 @@ async def pending(market: Market, user: str) -> int:
     return await balance(market, ledger.pending(user))
 
 
-@pytest.mark.both_engines
 async def test_earnings_of_a_session_that_goes_on_are_posted_by_the_hour(
     market: Market,
 ) -> None:

@@ -479,7 +479,6 @@ async def test_one_network_does_not_send_in_the_place_of_all_users(
             await receiver.write(b"x")
 
 
-@pytest.mark.both_engines
 async def test_a_slow_sender_gives_way_when_all_slots_are_taken(market: Market) -> None:
     market.artifacts.pace = UploadPace(turn_seconds=0.0)
     receiving = market.artifacts.receiving

@@ -107,7 +107,6 @@ async def test_a_device_appeals_about_its_own_work_alone(market: Market) -> None
     assert (made.user_id, made.job_id) == (worker, job_id)
 
 
-@pytest.mark.both_engines
 async def test_no_appeal_of_an_erased_user_is_kept(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id, device = await decided_on_device(market, buyer, worker, REVERSED)

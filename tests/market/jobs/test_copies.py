@@ -552,7 +552,6 @@ async def test_an_output_that_is_being_replaced_does_not_count(market: Market) -
     assert await verdicts(market, buyer, jobs[0]) == [False, True, True]
 
 
-@pytest.mark.both_engines
 async def test_outputs_stay_until_all_copies_are_compared_with_them(market: Market) -> None:
     buyer = await market.person(credit="30")
     jobs = await copied(market, buyer)

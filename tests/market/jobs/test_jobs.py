@@ -627,7 +627,6 @@ async def test_only_the_attempt_that_runs_is_paid_when_the_job_is_cancelled(
     assert (await available(market, worker), await available(market, buyer)) == (0, 20 * MICRO)
 
 
-@pytest.mark.both_engines
 async def test_cancelling_again_changes_nothing(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id, _ = await running(market, buyer, worker)

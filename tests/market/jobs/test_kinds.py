@@ -82,7 +82,6 @@ async def sample(market: Market, buyer: str, worker: str) -> str:
     return job_id
 
 
-@pytest.mark.both_engines
 async def test_each_job_has_a_kind(market: Market) -> None:
     buyer, worker = await market.person(credit="1000"), await market.person()
     new = wanted(job_type="script", spec=SPEC)
@@ -101,7 +100,6 @@ async def test_each_job_has_a_kind(market: Market) -> None:
     assert len(set(KINDS.values())) == len(KINDS)
 
 
-@pytest.mark.both_engines
 @pytest.mark.parametrize("has_samples", [False, True])
 async def test_a_plain_job_is_completed_by_few_files(market: Market, has_samples: bool) -> None:
     outcomes = market.jobs.outcomes

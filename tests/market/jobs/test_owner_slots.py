@@ -74,7 +74,6 @@ async def test_twenty_tokens_of_one_account_take_no_more_than_its_slots(market: 
     assert (await market.jobs.accept(made[-1], free[0])).status == "running"
 
 
-@pytest.mark.both_engines
 async def test_an_owner_with_a_reputation_has_more(market: Market) -> None:
     market.change_bounds(FEW)
     buyer, owner = await market.person(credit="100"), await market.person()

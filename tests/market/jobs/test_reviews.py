@@ -121,7 +121,6 @@ async def test_a_silent_buyer_pays_when_the_time_is_over(market: Market) -> None
     assert await audited(market)
 
 
-@pytest.mark.both_engines
 async def test_a_dispute_freezes_the_money_until_the_operator_decides(market: Market) -> None:
     buyer, worker = await market.person(credit="20"), await market.person()
     upheld, reversed_ = [await done(market, buyer, worker) for _ in range(2)]
@@ -308,7 +307,6 @@ async def test_of_all_concurrent_decisions_one_wins(market: Market) -> None:
     assert await audited(market)
 
 
-@pytest.mark.both_engines
 async def test_reporting_a_job_in_review_again_moves_nothing(market: Market) -> None:
     buyer, worker = await market.person(credit="10"), await market.person()
     job_id = await specified(market, buyer)

@@ -290,7 +290,6 @@ async def test_two_daemons_write_one_log(market: Market, make: Make) -> None:
         assert tail.data == content[tail.offset :]
 
 
-@pytest.mark.both_engines
 async def test_old_logs_go_and_a_users_oldest_beyond_their_bound(
     market: Market, make: Make, tmp_path: Path
 ) -> None:

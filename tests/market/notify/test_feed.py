@@ -155,7 +155,6 @@ async def test_an_event_of_another_program_comes_before_the_heartbeat(market: Ma
     await asyncio.gather(watching, return_exceptions=True)
 
 
-@pytest.mark.both_engines
 async def test_an_event_from_before_a_new_stream_does_not_come(market: Market) -> None:
     other = Context(market.store, market.identifiers, market.clock.seconds)
     pace = FeedPace(watch_seconds=0.01, heartbeat_seconds=0.05)
@@ -224,7 +223,6 @@ async def test_no_user_has_more_streams_than_are_left_for_the_others(market: Mar
         await items.aclose()
 
 
-@pytest.mark.both_engines
 async def test_a_user_may_not_have_every_stream(market: Market) -> None:
     feed = feed_of(market, market.context, FeedPace(streams_per_user=2))
     open_streams = []

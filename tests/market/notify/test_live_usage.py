@@ -32,7 +32,6 @@ async def leased(market: Market) -> tuple[str, str, str]:
     return user, bought.session_id, grant.lease_id
 
 
-@pytest.mark.both_engines
 async def test_a_session_that_moves_is_shown_until_it_stands(market: Market) -> None:
     user, session, lease = await leased(market)
     uses = Uses()

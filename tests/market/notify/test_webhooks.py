@@ -346,7 +346,6 @@ async def test_another_description_leaves_the_failures(market: Market) -> None:
     assert changed.failing_since == began
 
 
-@pytest.mark.both_engines
 @pytest.mark.parametrize("outcome", [OK, DOWN, DeliveryOutcome(410, "status 410", 1)])
 async def test_an_attempt_at_the_url_before_says_nothing_of_the_next_one(
     market: Market, outcome: DeliveryOutcome
@@ -383,7 +382,6 @@ async def test_a_deleted_endpoint_gets_nothing(market: Market) -> None:
     assert refused.value.code is Code.WEBHOOK_NOT_FOUND
 
 
-@pytest.mark.both_engines
 async def test_a_disabled_endpoint_gets_nothing_until_it_recovers(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me)
@@ -645,7 +643,6 @@ def json_of(data: Ping) -> str:
     return json.dumps({"webhook_id": data.webhook_id}, separators=(",", ":"))
 
 
-@pytest.mark.both_engines
 async def test_a_server_that_never_agreed_is_left_alone(market: Market) -> None:
     me = await market.person()
     made = await endpoint(market, me, is_new=True)

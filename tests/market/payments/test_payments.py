@@ -221,7 +221,6 @@ async def test_a_refund_survives_a_crash_and_a_refusal(market: Market, bank: Ban
     assert (await view(market, user, payment_id)).refundable == 20 * USD
 
 
-@pytest.mark.both_engines
 async def test_a_lost_dispute_is_a_debt_that_any_deposit_pays(market: Market, bank: Bank) -> None:
     user = await market.person()
     payment_id = await paid(market, bank, user)
@@ -465,7 +464,6 @@ async def test_a_notice_just_after_a_look_is_not_forgotten(market: Market, bank:
     assert await available(market, user) == 20 * USD
 
 
-@pytest.mark.both_engines
 async def test_a_dispute_and_a_debt_stop_payouts_at_each_step(market: Market, bank: Bank) -> None:
     user, method = await earner(market, 4_000)
     row = await request(market, user, method)
@@ -497,7 +495,6 @@ async def test_a_dispute_and_a_debt_stop_payouts_at_each_step(market: Market, ba
     await request(market, user, method)
 
 
-@pytest.mark.both_engines
 async def test_money_for_an_erased_account_waits_for_the_operator(
     market: Market, bank: Bank
 ) -> None:
@@ -533,7 +530,6 @@ async def test_a_refund_that_happened_after_its_refusal_is_booked(
     assert (await view(market, user, payment_id)).refunded == 5 * USD
 
 
-@pytest.mark.both_engines
 async def test_a_refund_that_fails_leaves_its_part_to_a_dispute(market: Market, bank: Bank) -> None:
     user = await market.person()
     payment_id = await paid(market, bank, user)
@@ -596,7 +592,6 @@ async def test_one_payment_with_a_strange_answer_holds_up_no_other(
     assert await available(market, user) == 10 * USD
 
 
-@pytest.mark.both_engines
 async def test_a_refund_has_a_credit_note_that_a_card_can_cancel(
     market: Market, bank: Bank
 ) -> None:
@@ -639,7 +634,6 @@ async def test_a_payment_has_a_bounded_number_of_refunds(market: Market, bank: B
     assert await refusal(by_staff) is Code.PAYMENT_NOT_REFUNDABLE
 
 
-@pytest.mark.both_engines
 async def test_money_that_a_session_gives_back_pays_a_debt_first(
     market: Market, bank: Bank
 ) -> None:

@@ -384,6 +384,7 @@ async def _forget_others(tx: Transaction) -> None:
 
 
 @pytest.mark.both_engines
+@pytest.mark.early
 @pytest.mark.timeout(600)  # all examples on a busy machine
 def test_any_order_of_events_leaves_the_truth_of_the_bank(store_url: str) -> None:
     run_machine(

@@ -72,7 +72,6 @@ async def owed(market: Market, user: str) -> int:
     return await market.store.read(debts.owed, user, CREDIT)
 
 
-@pytest.mark.both_engines
 async def test_later_earnings_pay_what_was_paid_out_before(market: Market) -> None:
     user = await market.person(credit="100")
     await paid_out(market, user)

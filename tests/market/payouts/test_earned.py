@@ -23,7 +23,6 @@ from market.money.money import MICRO, Currency
 from market.payouts.payouts import Request
 from storage.engines.store import Transaction
 
-pytestmark = pytest.mark.both_engines
 CREDIT = Currency.CREDIT
 
 
@@ -101,6 +100,7 @@ async def test_shares_of_exits_are_earned_but_for_the_owners_own_sessions(market
     assert await earned_part(market, owner, Currency.USD) == 600_000
 
 
+@pytest.mark.both_engines
 async def test_the_terms_of_earnings_add_up_at_every_step(market: Market) -> None:
     user, method = await earner(market)
     row = await request(market, user, method)
@@ -128,6 +128,7 @@ async def test_no_more_than_the_earned_part_is_paid_out(market: Market) -> None:
     assert await refusal(market.payouts.request(user, again)) is Code.PAYOUT_NOT_PERMITTED
 
 
+@pytest.mark.both_engines
 @cases(
     "statement",
     [
@@ -154,6 +155,7 @@ async def test_the_audit_finds_changed_earnings(market: Market, statement: str) 
     await market.store.write(restore)
 
 
+@pytest.mark.both_engines
 async def test_the_database_refuses_more_earned_money_than_there_is(market: Market) -> None:
     user = await market.person(credit="1")
     await device_of(market, user)

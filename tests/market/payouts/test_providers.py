@@ -34,8 +34,6 @@ from storage.payouts import batches
 from storage.payouts import payouts as queries
 from storage.payouts.payouts import PayoutRow
 
-pytestmark = pytest.mark.both_engines
-
 
 async def to_paypal(market: Market, count: int = 1) -> list[PayoutRow]:
     """Return approved payouts of 10 USD to accounts at PayPal."""
@@ -73,6 +71,7 @@ async def until_sent(market: Market, bank: Bank) -> int:
     return failed
 
 
+@pytest.mark.both_engines
 async def test_payouts_are_sent_and_booked_once(market: Market) -> None:
     bank, (first, second, third) = Bank(), await to_paypal(market, 3)
     by_bank = await approved(market, await market.person())
@@ -89,6 +88,7 @@ async def test_payouts_are_sent_and_booked_once(market: Market) -> None:
     assert (bank.calls, bank.closed) == (1, 5)
 
 
+@pytest.mark.both_engines
 async def test_a_lost_answer_sends_the_same_batch_again_and_pays_once(market: Market) -> None:
     bank, [row] = Bank(), await to_paypal(market)
     bank.forgets_answers = True
@@ -144,6 +144,7 @@ async def test_payouts_in_a_file_are_not_the_providers(market: Market) -> None:
     assert bank.calls == 0
 
 
+@pytest.mark.both_engines
 async def test_one_refused_address_leaves_the_rest_of_its_batch_paid_once(market: Market) -> None:
     for names_refused in (True, False):
         bank, rows = Bank(), await to_paypal(market, 5)
@@ -167,6 +168,7 @@ async def test_one_refused_address_leaves_the_rest_of_its_batch_paid_once(market
     assert report.passed, report
 
 
+@pytest.mark.both_engines
 async def test_two_rounds_at_the_same_time_divide_a_batch_once(market: Market) -> None:
     bank, rows = Bank(), await to_paypal(market, 2)
     bank.refused = {rows[0].id}
@@ -177,6 +179,7 @@ async def test_two_rounds_at_the_same_time_divide_a_batch_once(market: Market) -
     assert bank.sent == 10 * MICRO
 
 
+@pytest.mark.both_engines
 async def test_a_payout_changes_its_batch_only_for_a_part_of_a_refused_one(market: Market) -> None:
     bank, [row] = Bank(), await to_paypal(market)
     await rounds(market, bank).run()
@@ -298,6 +301,7 @@ async def test_a_settled_batch_is_looked_at_for_half_a_year_and_ever_rarer(marke
     assert 10 <= bank.looks - looks <= 20
 
 
+@pytest.mark.both_engines
 async def test_a_look_without_an_answer_and_a_crash_lose_no_money_that_came_back(
     market: Market,
 ) -> None:
@@ -319,6 +323,7 @@ async def test_a_look_without_an_answer_and_a_crash_lose_no_money_that_came_back
     assert report.passed, report
 
 
+@pytest.mark.both_engines
 async def test_an_attempt_without_effect_forgets_none_of_another_round(market: Market) -> None:
     """The first round is slow, and a second one sends the batch meanwhile; its answer is lost."""
     bank, [row] = Bank(), await to_paypal(market)

@@ -25,7 +25,6 @@ from storage.engines.errors import ConstraintError
 from storage.engines.store import Transaction
 from storage.payouts.payouts import PayoutRow
 
-pytestmark = pytest.mark.both_engines
 CREDIT = Currency.CREDIT
 
 
@@ -86,6 +85,7 @@ async def test_a_payout_that_fails_or_returns_gives_everything_back(
     assert (await said(market, user, "payout.failed"))[0]["reason"] == "returned"
 
 
+@pytest.mark.both_engines
 async def test_of_an_approval_and_a_cancellation_one_wins(market: Market) -> None:
     user, method = await earner(market, 7_000)
     for _ in range(3):
@@ -102,6 +102,7 @@ async def test_of_an_approval_and_a_cancellation_one_wins(market: Market) -> Non
         market.clock.now += 86_400
 
 
+@pytest.mark.both_engines
 async def test_requests_at_the_same_time_never_pay_money_twice(market: Market) -> None:
     market.payouts.terms = replace(market.payouts.terms, a_day=100)
     user, method = await earner(market, 2_000)
@@ -142,6 +143,7 @@ async def test_every_step_is_refused_in_every_other_state(market: Market) -> Non
     assert ends == {PayoutStatus.CANCELLED, PayoutStatus.REJECTED, PayoutStatus.FAILED}
 
 
+@pytest.mark.both_engines
 @cases(
     "statement",
     [
@@ -162,6 +164,7 @@ async def test_the_database_keeps_the_terms_of_a_payout(market: Market, statemen
     assert caught.value.constraint == "payouts_keep_their_terms"
 
 
+@pytest.mark.both_engines
 async def test_the_audit_finds_a_payout_without_its_money(market: Market) -> None:
     _, row = await sent(market)
 

@@ -104,7 +104,6 @@ async def test_the_database_has_no_code(market: Market) -> None:
     assert made.code.replace("-", "") not in kept
 
 
-@pytest.mark.both_engines
 async def test_a_new_user_agrees_to_the_texts_that_are_valid(market: Market) -> None:
     await publish(market)
     await publish(market, TextKind.PRIVACY)

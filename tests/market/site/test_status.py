@@ -32,7 +32,6 @@ async def states(market: Market) -> dict[str, tuple[str, float | None, float | N
     return {each.name: (each.state, each.day, each.ninety_days) for each in report.components}
 
 
-@pytest.mark.both_engines
 async def test_shares_count_failures_and_gaps(market: Market) -> None:
     market.clock.now = market.clock.now // HOUR * HOUR
     assert (await states(market))["api"] == ("unknown", None, None)

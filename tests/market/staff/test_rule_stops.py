@@ -20,7 +20,6 @@ from market.staff.stopping import stopping, suspending
 from storage.accounts import suspensions
 from storage.engines.store import Transaction
 
-pytestmark = pytest.mark.both_engines
 FIGURES = {"port": 22, "targets": 201, "dials": 201, "failed": 190}
 WORDS = "Rule scan, in a minute: port 22, targets 201, dials 201, failed 190."
 
@@ -66,6 +65,7 @@ async def test_a_stop_halts_for_a_time_and_ends_by_itself(market: Market) -> Non
     assert (await audit_all(market.store)).passed
 
 
+@pytest.mark.both_engines
 async def test_three_stops_in_a_day_suspend_until_a_person_decides(market: Market) -> None:
     user, session = await bought(market)
 
@@ -98,6 +98,7 @@ async def test_three_stops_in_a_day_suspend_until_a_person_decides(market: Marke
     assert await parts() == []
 
 
+@pytest.mark.both_engines
 async def test_nodes_and_persons_race_for_one_session(market: Market) -> None:
     _, session = await bought(market)
     finding = found(market, session)
@@ -129,6 +130,7 @@ async def test_a_session_that_is_over_or_unknown_is_not_stopped(
     assert (await types_of(market, user))[-1] != "session.resumed"
 
 
+@pytest.mark.both_engines
 async def test_a_trial_counts_what_other_figures_would_have_found(market: Market) -> None:
     _, session = await bought(market)
     _, other = await bought(market)
@@ -154,6 +156,7 @@ async def test_a_trial_counts_what_other_figures_would_have_found(market: Market
     assert await market.rule_stops.delete_old() == 4
 
 
+@pytest.mark.both_engines
 async def test_a_damaged_stop_holds_up_no_other(market: Market) -> None:
     stopped = [await bought(market) for _ in range(2)]
     for _, session in stopped:

@@ -198,7 +198,6 @@ async def test_reputations_are_locked_before_the_account_of_the_house(
     assert [each for each in locked if each] == [["reputations", "accounts"]] * 3
 
 
-@pytest.mark.both_engines
 async def test_a_report_that_is_refused_counts_for_nothing(market: Market) -> None:
     buyer, worker = await market.person(credit="1000"), await market.person()
     job_id, device = await running(market, buyer, worker)
@@ -244,7 +243,6 @@ async def test_a_job_goes_to_a_device_with_the_reputation_that_its_buyer_asks(
     assert await given(market, proven) == [job_id]
 
 
-@pytest.mark.both_engines
 async def test_a_job_finds_the_device_that_waits_and_has_the_reputation(market: Market) -> None:
     buyer = await market.person(credit="1000")
     new = await device_of(market, await market.person())

@@ -79,6 +79,7 @@ def neighbours() -> Iterator[Meeting]:
             yield Three(topic, *met) if len(met) == 3 else Pair(topic, met[0], met[-1])
 
 
+@pytest.mark.early
 @pytest.mark.timeout(600)  # six seconds of a core, which a busy machine has in minutes
 async def test_each_unit_meets_others_as_if_one_came_after_the_other(site: Site) -> None:
     trials = await Trials.of(site)

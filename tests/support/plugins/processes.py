@@ -1,9 +1,11 @@
 """Tests in several processes, forked after one collection: a plugin of pytest, `--processes N`.
 
 The first process imports the tests, and forks. It gives each process a part of the tests, in their
-order, so that neighbours share the fixtures of their file. A process without tests left takes the
-second half of the largest part. pytest-xdist, which `make coverage` uses, has every process import
-all tests: 8 seconds of processor time each, and 3 milliseconds of messages for each test.
+order, so that neighbours share the fixtures of their file. The parts take about the same time, so
+folders whose tests wait run beside others that compute, from the start on. A process without tests
+left takes the second half of the largest part. pytest-xdist, which `make coverage` uses, has every
+process import all tests: 8 seconds of processor time each, and 3 milliseconds of messages for each
+test.
 """
 
 import os
@@ -22,6 +24,8 @@ import pytest
 # The variable of a process that runs tests, with its number; the first process has none.
 VARIABLE = "PROXYD_TEST_PROCESS"
 NEXT, REPORT, OUTPUT, BROKEN, ENDED = "next", "report", "output", "broken", "ended"
+# Time of a test of these folders, in that of a usual one: means of a whole run.
+WEIGHTS = {"integration": 7, "sim": 7, "faults": 5, "console": 4, "docs": 4, "storage": 3}
 TERMINATION_SECONDS = 30.0  # for the session's fixtures, among them a PostgreSQL server
 
 OUTPUTS = pytest.StashKey[list[dict[str, Any]]]()
@@ -68,7 +72,8 @@ class _Run:
     def __init__(self, session: pytest.Session, number: int) -> None:
         self._session = session
         self._processes: list[_Process] = []
-        self._parts = _parts(session.items, number)
+        self._weights = [_weight(item) for item in session.items]
+        self._parts = _parts(session.items, self._weights, number)
 
     def run(self) -> None:
         """Run all tests, and report them.
@@ -125,10 +130,19 @@ class _Run:
         if self._session.shouldfail or self._session.shouldstop:
             return None
         if not process.part:
-            largest = max((each.part for each in self._processes), key=len)
-            process.part.extend(largest.pop() for _ in range(len(largest) // 2))
-            process.part.reverse()
+            self._share(max((each.part for each in self._processes), key=self._time), process.part)
         return process.part.popleft() if process.part else None
+
+    def _share(self, largest: deque[int], empty: deque[int]) -> None:
+        """Move the second half of a part's time, at least one of two tests, to an empty part."""
+        half = self._time(largest) / 2
+        while len(largest) > 1 and (
+            not empty or self._time(empty) + self._weights[largest[-1]] <= half
+        ):
+            empty.appendleft(largest.pop())
+
+    def _time(self, part: deque[int]) -> int:
+        return sum(self._weights[at] for at in part)
 
     def _lose(self, process: _Process) -> None:
         """Report the test that has ended its process, and have another process run the rest."""
@@ -183,14 +197,21 @@ def _received(connection: Connection) -> tuple[str, Any]:
     return message
 
 
-def _parts(items: list[pytest.Item], number: int) -> list[deque[int]]:
+def _weight(item: pytest.Item) -> int:
+    folders = item.nodeid.partition("::")[0].split("/")[:-1]
+    return max((WEIGHTS.get(each, 1) for each in folders), default=1)
+
+
+def _parts(items: list[pytest.Item], weights: list[int], number: int) -> list[deque[int]]:
     """Return the indices of the tests in parts; each part begins with its share of early tests."""
     early = [at for at, item in enumerate(items) if item.get_closest_marker("early")]
     others = [at for at, item in enumerate(items) if not item.get_closest_marker("early")]
-    size = -(-len(others) // number)
-    return [
-        deque([*early[at::number], *others[at * size : (at + 1) * size]]) for at in range(number)
-    ]
+    parts = [deque(early[at::number]) for at in range(number)]
+    total, before = sum(weights[at] for at in others), 0
+    for at in others:
+        parts[before * number // total].append(at)
+        before += weights[at]
+    return parts
 
 
 def _work(session: pytest.Session, connection: Connection, number: int) -> None:

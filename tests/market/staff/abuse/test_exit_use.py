@@ -107,7 +107,6 @@ async def test_a_search_that_fails_is_over() -> None:
             await searches.run("ada", SCAN)
 
 
-@pytest.mark.both_engines
 async def test_the_one_customer_of_the_best_matches_is_named(market: Market) -> None:
     ada, bob = [await market.person(usd="20") for _ in range(2)]
     of_ada, again, of_bob = [await session_of(market, each) for each in (ada, ada, bob)]
@@ -195,7 +194,6 @@ async def test_a_session_that_is_unknown_makes_the_answer_uncertain(market: Mark
     assert found.gaps == ("1 of 2 sessions are not compared.",)
 
 
-@pytest.mark.both_engines
 async def test_a_look_up_for_a_ticket_moves_the_ticket(market: Market) -> None:
     ada = await market.person(usd="20")
     opened = await tickets.open_ticket(market.context, ROOT, Category.SCAN, Facts(), "a scan")

@@ -16,7 +16,6 @@ from market.staff.audit import audit_all
 FIGURES = {"port": 22, "connections": 120}
 
 
-@pytest.mark.both_engines
 async def test_a_finding_opens_one_ticket(market: Market) -> None:
     user = await market.person(usd="20")
     session = (await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)).session_id

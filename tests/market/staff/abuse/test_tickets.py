@@ -19,7 +19,6 @@ async def opened(market: Market, category: Category = Category.SCAN) -> int:
     ).number
 
 
-@pytest.mark.both_engines
 async def test_a_ticket_goes_from_its_opening_to_its_end(market: Market) -> None:
     number = await opened(market)
     await tickets.move(market.context, ROOT, number, State.CONTACTED, "wrote to the customer")

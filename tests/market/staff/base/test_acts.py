@@ -35,7 +35,6 @@ async def head(market: Market) -> HeadRow:
     return await market.store.read(log.head)
 
 
-@pytest.mark.both_engines
 async def test_an_act_has_its_author_its_subject_and_its_reason(market: Market) -> None:
     created = await member(market, Role.SUPPORT)
     [row] = await market.store.read(log.shown, limit=10)

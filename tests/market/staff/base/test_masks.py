@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from support.base.cases import cases
 from support.market.books import refusal
 from support.market.market import Market
@@ -89,7 +88,6 @@ async def seen(market: Market, author: Author, user: str) -> set[str]:
     }
 
 
-@pytest.mark.both_engines
 async def test_each_way_is_masked_until_its_author_reveals_the_user(market: Market) -> None:
     user = await logged_in(market)
     await market.deposit(EMAIL, 2_000_000)
@@ -120,7 +118,6 @@ async def test_a_reveal_is_one_act_an_hour_and_about_one_user(market: Market) ->
     assert len(await history.read(market.context, ROOT, action="user.reveal", limit=9)) == 2
 
 
-@pytest.mark.both_engines
 async def test_a_reveal_counts_for_the_login_that_asked_for_it(market: Market) -> None:
     user = await market.person()
     found = await member(market, Role.SUPPORT)

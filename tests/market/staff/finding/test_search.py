@@ -50,7 +50,6 @@ async def test_each_thing_is_found_by_its_identifier(market: Market) -> None:
         assert (found.hits[0].user_id, found.hits[0].email) == (user, "p…@e…")
 
 
-@pytest.mark.both_engines
 async def test_a_user_is_found_by_an_address_a_domain_and_a_name(market: Market) -> None:
     users = [await market.person() for _ in range(12)]
     first = ("user", users[0])
@@ -110,7 +109,6 @@ async def test_a_session_is_found_by_its_proxy_name_and_its_client_address(
     assert found == {"client address of a session": [("session", bought.session_id)]}
 
 
-@pytest.mark.both_engines
 async def test_logins_and_keys_are_found_by_a_network(market: Market) -> None:
     user = await market.person()
     key = await market.keys.create(user, NewKey(name="k", scopes=(Scope.USAGE_READ,)))
@@ -134,7 +132,6 @@ async def test_logins_and_keys_are_found_by_a_network(market: Market) -> None:
     assert await hits(market, key.row.prefix[:9]) == {}
 
 
-@pytest.mark.both_engines
 async def test_a_deposit_is_found_by_its_whole_reference(market: Market) -> None:
     user = await market.person()
     for reference in ("INV-7", "order:7/1"):
@@ -166,7 +163,6 @@ async def test_of_many_hits_the_first_are_shown_and_none_counted(market: Market)
     assert (len(found.hits), found.has_more) == (10, False)
 
 
-@pytest.mark.both_engines
 async def test_only_a_search_for_an_address_is_in_the_log(market: Market) -> None:
     await market.person()
     for text in ("person1", "x", "010.1.2.3", "1.2.3"):
@@ -179,7 +175,6 @@ async def test_only_a_search_for_an_address_is_in_the_log(market: Market) -> Non
     assert {row.changes for row in rows} == {'{"hits":[null,0]}'}
 
 
-@pytest.mark.both_engines
 @cases("text", ["", " ", "\x00", "a\x00b", "\ud800", "x" * 255, "a\nb", "\x1b[2J", "\U0010ffff"])
 async def test_a_text_that_nothing_can_have_is_refused(market: Market, text: str) -> None:
     with pytest.raises(MarketError) as refused:

@@ -34,7 +34,6 @@ async def refusal(attempt: Awaitable[Any]) -> MarketError:
     return refused.value
 
 
-@pytest.mark.both_engines
 async def test_a_page_has_the_newest_of_all_that_a_user_has(market: Market) -> None:
     user = await market.person(usd="20", credit="10")
     await market.person(usd="7")
@@ -68,7 +67,6 @@ async def kinds(market: Market, user: str) -> set[tuple[str, str]]:
     return {(each.kind, each.id) for each in page.problems}
 
 
-@pytest.mark.both_engines
 async def test_a_page_has_the_open_problems_of_a_user_and_no_others(market: Market) -> None:
     worker, stranger = await market.person(), await market.person()
     buyer = await market.person(credit="20")
@@ -153,7 +151,6 @@ async def test_a_name_of_two_users_is_refused_and_nothing_is_done(market: Market
     ] * 4
 
 
-@pytest.mark.both_engines
 @pytest.mark.parametrize(
     ("name", "code"),
     [

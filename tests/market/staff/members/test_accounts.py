@@ -32,7 +32,6 @@ def check(market: Market, created: Created, code: str, password: str = PASSWORD)
     )
 
 
-@pytest.mark.both_engines
 async def test_a_member_has_one_role_and_an_address_of_their_own(market: Market) -> None:
     created = await member(market, Role.SUPPORT)
     [row] = await accounts.listed(market.context, ROOT)
@@ -127,7 +126,6 @@ async def test_a_locked_member_proves_nothing(market: Market) -> None:
     assert await refusal(check(market, created, code)) is Code.NOT_PERMITTED
 
 
-@pytest.mark.both_engines
 async def test_a_new_factor_makes_the_old_one_void(market: Market) -> None:
     created = await member(market, Role.SUPPORT)
     await check(market, created, code_at(created, market.clock.now))
@@ -165,7 +163,6 @@ async def test_data_that_cannot_be_an_account_is_refused(
     assert await accounts.listed(market.context, ROOT) == []
 
 
-@pytest.mark.both_engines
 @pytest.mark.parametrize(
     ("name", "code"),
     [

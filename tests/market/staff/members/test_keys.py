@@ -54,7 +54,6 @@ async def test_a_key_ends_by_time_revocation_or_a_lock(market: Market) -> None:
     assert states == ["expired", "revoked"]
 
 
-@pytest.mark.both_engines
 async def test_a_member_has_a_bounded_number_of_keys(market: Market) -> None:
     ada = await member(market, Role.SUPPORT, "ada")
     made = await asyncio.gather(

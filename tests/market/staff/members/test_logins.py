@@ -45,7 +45,6 @@ async def refused(logins: StaffLogins, token: str) -> bool:
     return False
 
 
-@pytest.mark.both_engines
 async def test_a_login_ends_after_eight_hours_or_half_an_hour_of_silence(market: Market) -> None:
     logins, olga = logins_of(market), await member(market, Role.OPERATOR)
     idle = await log_in(logins, olga, olga.factor.codes[0])
@@ -92,7 +91,6 @@ async def test_many_nodes_compare_five_guesses_in_a_quarter_of_an_hour(market: M
     await log_in(logins_of(market), olga, olga.factor.codes[1])
 
 
-@pytest.mark.both_engines
 async def test_a_guesser_with_many_addresses_has_twenty_guesses(market: Market) -> None:
     """A code has six digits: without this bound, some thousand addresses guess it in a day."""
     logins, olga = logins_of(market), await member(market, Role.OPERATOR)

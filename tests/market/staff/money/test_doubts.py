@@ -126,7 +126,6 @@ async def test_a_request_about_other_facts_is_void(market: Market, bank: Bank) -
     assert await available(market, user) == USD
 
 
-@pytest.mark.both_engines
 async def test_refunds_of_a_payment_in_another_currency_end(market: Market, bank: Bank) -> None:
     """20 EUR are accepted as 23 USD."""
     user, payment_id = await doubtful(market, bank, currency="eur")

@@ -47,7 +47,6 @@ async def is_erased(market: Market, user: str) -> bool:
     return row is not None and row.state == "erased"
 
 
-@pytest.mark.both_engines
 async def test_a_second_person_erases(market: Market) -> None:
     user = await market.person()
     asked = await erase(market, ASKER, user)

@@ -49,7 +49,6 @@ async def credits_of(market: Market, *users: str) -> list[int]:
     return [await books.available(market, each, CREDIT) for each in users]
 
 
-@pytest.mark.both_engines
 @pytest.mark.parametrize(
     ("percent", "back", "earned", "fee"),
     [
@@ -89,7 +88,6 @@ async def test_a_decision_pays_each_side_its_part(
     assert (await audit_all(market.store)).passed
 
 
-@pytest.mark.both_engines
 async def test_the_evidence_has_both_sides_and_their_history(market: Market) -> None:
     buyer, worker = await market.person(credit="30"), await market.person()
     first = await disputed(market, buyer, worker)

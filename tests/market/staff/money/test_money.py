@@ -29,7 +29,6 @@ from storage.engines.store import Transaction
 from storage.staff.base import log
 
 
-@pytest.mark.both_engines
 async def test_a_refund_leaves_the_service_with_a_reference(market: Market) -> None:
     user = await market.person()
     deposit = await deposited(market, user, 20)
@@ -51,7 +50,6 @@ async def test_a_refund_leaves_the_service_with_a_reference(market: Market) -> N
     assert (await audit_all(market.store)).passed
 
 
-@pytest.mark.both_engines
 async def test_a_correction_adds_or_takes_money_of_the_house(market: Market) -> None:
     user = await market.person()
     await corrected(market, ROOT, user, 9, currency=CREDIT, reference="c-1")
@@ -62,7 +60,6 @@ async def test_a_correction_adds_or_takes_money_of_the_house(market: Market) -> 
     assert (await audit_all(market.store)).passed
 
 
-@pytest.mark.both_engines
 async def test_a_correction_never_takes_more_than_is_available(market: Market) -> None:
     user = await market.person(usd="3")
     with pytest.raises(MarketError, match=r"has 3\.00 usd available") as refused:
@@ -71,7 +68,6 @@ async def test_a_correction_never_takes_more_than_is_available(market: Market) -
     assert await available(market, user) == 3 * MICRO
 
 
-@pytest.mark.both_engines
 async def test_spending_takes_the_oldest_deposit_first(market: Market) -> None:
     user = await market.person()
     old, new = [await deposited(market, user, 10) for _ in range(2)]

@@ -40,13 +40,12 @@ from market.staff.money.money_audit import audit_money
 from market.staff.stopping import suspending
 from storage.accounts import users
 
-pytestmark = pytest.mark.both_engines
-
 
 async def exported(market: Market, form: Format = Format.CSV) -> paying.Exported:
     return await paying.export(market.context, ROOT, PAYOUT_METHODS, form)
 
 
+@pytest.mark.both_engines
 async def test_a_payout_is_approved_sent_and_booked(market: Market) -> None:
     user, method = await earner(market)
     row = await request(market, user, method)
@@ -164,6 +163,7 @@ async def test_slices_of_returned_payouts_pass_no_limit(market: Market) -> None:
     assert (results[0].result, results[1].waits) == ("failed", True)
 
 
+@pytest.mark.both_engines
 async def test_a_return_that_its_provider_has_reported_meanwhile_is_void(market: Market) -> None:
     line = await paid(market, await market.person(), 6_000)
     [asked] = await paying.book(market.context, ASKER, [line], LIMITS)
@@ -230,6 +230,7 @@ async def test_nobody_decides_about_an_account_with_the_own_address(market: Mark
     assert returned.result.startswith("refused: This is an account of your own")
 
 
+@pytest.mark.both_engines
 async def test_two_exports_at_the_same_time_send_each_payout_once(market: Market) -> None:
     rows = [await approved(market, await market.person()) for _ in range(3)]
     outcomes = await asyncio.gather(*(exported(market) for _ in range(3)), return_exceptions=True)
@@ -292,6 +293,7 @@ async def test_a_correction_takes_earned_money_first(market: Market) -> None:
     assert await earned_part(market, user) == 1_300 * MICRO
 
 
+@pytest.mark.both_engines
 async def test_above_the_yearly_amount_the_identity_has_to_be_checked(market: Market) -> None:
     user, method = await earner(market, 100_000)
     asked = request(market, user, method, 60_001 + 99)

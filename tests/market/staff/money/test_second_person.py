@@ -48,7 +48,6 @@ async def test_the_limit_itself_needs_no_second_person(market: Market) -> None:
     assert small.state is State.WAITS
 
 
-@pytest.mark.both_engines
 async def test_an_act_above_the_limit_waits_and_is_carried_out_by_another(market: Market) -> None:
     user = await market.person()
     asked = await waiting(market, user)
@@ -75,7 +74,6 @@ async def test_an_act_above_the_limit_waits_and_is_carried_out_by_another(market
     assert (await audit_all(market.store)).passed
 
 
-@pytest.mark.both_engines
 async def test_slices_of_one_author_or_for_one_receiver_do_not_pass(market: Market) -> None:
     users = [await market.person() for _ in range(6)]
     for each in users[:5]:
@@ -158,7 +156,6 @@ async def test_an_approval_and_a_refusal_have_one_winner(market: Market) -> None
     assert (await audit_all(market.store)).passed
 
 
-@pytest.mark.both_engines
 async def test_a_request_ends_with_its_time_and_can_be_asked_again(market: Market) -> None:
     user = await market.person()
     asked = await waiting(market, user)
@@ -192,7 +189,6 @@ async def test_a_refused_request_moves_nothing_and_may_be_withdrawn(market: Mark
     assert await refusal(approve(market.context, SECOND, "none")) is Code.APPROVAL_NOT_FOUND
 
 
-@pytest.mark.both_engines
 async def test_the_conditions_are_checked_again_at_the_approval(market: Market) -> None:
     user = await market.person()
     deposit = await deposited(market, user, 100)

@@ -28,7 +28,6 @@ async def bought(market: Market, user: str, price: int | None = None) -> int:
     return (await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=price)).cost
 
 
-@pytest.mark.both_engines
 async def test_a_user_has_other_limits_than_the_service(market: Market) -> None:
     user, other = await market.person(usd="20", credit="20"), await market.person(usd="20")
     await limited(market, user, NewLimits(sessions=1, jobs=1, devices=1))
@@ -50,7 +49,6 @@ async def test_a_user_has_other_limits_than_the_service(market: Market) -> None:
     assert page.personal == row
 
 
-@pytest.mark.both_engines
 async def test_the_price_of_a_user_is_in_the_terms_and_in_the_purchase(market: Market) -> None:
     user = await market.person(usd="20")
     for percent, price, floor in ((80, 800_000, 80_000), (150, 1_500_000, 150_000)):
@@ -64,7 +62,6 @@ async def test_the_price_of_a_user_is_in_the_terms_and_in_the_purchase(market: M
     assert await bought(market, await market.person(usd="1")) == MICRO
 
 
-@pytest.mark.both_engines
 async def test_the_values_end_with_their_time(market: Market) -> None:
     user = await market.person(usd="20")
     until = market.clock.now + 60

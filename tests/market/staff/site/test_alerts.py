@@ -68,7 +68,6 @@ async def test_a_state_is_reported_once_in_six_hours(market: Market) -> None:
     assert any(mail.subject == "Ada's: alert: disk" for mail in await sent(market))
 
 
-@pytest.mark.both_engines
 async def test_work_that_waits_for_the_staff_is_counted(market: Market) -> None:
     alerts = made(market)
     assert (await alerts.look([])).work == NO_WORK
@@ -112,7 +111,6 @@ async def test_an_event_is_reported_once(market: Market) -> None:
     assert [mail for mail in await sent(market) if "exit" in mail.subject] == []
 
 
-@pytest.mark.both_engines
 async def test_upkeep_is_reported(market: Market) -> None:
     alerts = made(market)
     assert await alerts.look([]) == (await alerts.look([]))
@@ -153,7 +151,6 @@ async def test_the_summary_has_the_head_of_the_log(market: Market) -> None:
     assert len(await sent(market)) == 1
 
 
-@pytest.mark.both_engines
 async def test_the_summary_has_the_money_of_each_author(market: Market) -> None:
     alerts, person = made(market), await market.person()
     finance = acting(await member(market, Role.FINANCE))
@@ -186,7 +183,6 @@ async def test_the_summary_has_the_money_of_each_author(market: Market) -> None:
     assert "The staff moved no money." in mail.text
 
 
-@pytest.mark.both_engines
 async def test_a_dispute_an_appeal_and_a_ticket_become_overdue(market: Market) -> None:
     alerts = made(market)
     await tickets.open_ticket(market.context, ROOT, Category.ABUSE, Facts(), "Stop it.")
@@ -207,7 +203,6 @@ async def test_a_dispute_an_appeal_and_a_ticket_become_overdue(market: Market) -
     assert {f"Ada's: alert: {kind}" for kind in kinds} <= subjects
 
 
-@pytest.mark.both_engines
 async def test_the_webhook_gets_the_same_list(market: Market) -> None:
     hook = Outbox(market.context, SEALING, HOOK_CHANNEL)
     market.clock.now = market.clock.now // DAY * DAY
@@ -231,7 +226,6 @@ async def test_without_receivers_nothing_is_sent(market: Market) -> None:
     assert await sent(market) == []
 
 
-@pytest.mark.both_engines
 async def test_money_that_waits_is_reported_and_summed_up(market: Market) -> None:
     alerts, user = made(market), await market.person()
     looked = await alerts.look([])

@@ -1,6 +1,5 @@
 """Closing and export by the staff."""
 
-import pytest
 from support.market.books import refusal
 from support.market.leaving import tools
 from support.market.market import Market
@@ -14,7 +13,6 @@ from market.staff.stopping import closing
 from storage.accounts import closures
 
 
-@pytest.mark.both_engines
 async def test_the_staff_closes_an_account(market: Market) -> None:
     user = await market.person(usd="1")
     act = {"waives": False, "why": "asked by letter"}

@@ -27,8 +27,6 @@ from market.staff.stopping import stopping
 from storage.bandwidth import sessions as session_queries
 from storage.jobs import jobs as job_queries
 
-pytestmark = pytest.mark.both_engines
-
 WHY = "ticket A-17"
 
 
@@ -88,6 +86,7 @@ async def test_a_session_is_halted_goes_on_and_is_ended_with_its_bytes(market: M
     assert report.passed, report
 
 
+@pytest.mark.both_engines
 async def test_a_key_is_revoked(market: Market) -> None:
     context, letters = market.context, market.letters
     user = await market.person()

@@ -80,7 +80,6 @@ async def run(tx: Transaction, statement: str) -> int:
     return await tx.run(statement)
 
 
-@pytest.mark.both_engines
 async def test_each_part_of_a_user_stops_and_resumes(market: Market) -> None:
     user = await market.person(usd="20", credit="10")
     token, caller = await caller_of(market)
@@ -227,7 +226,6 @@ async def test_a_part_or_a_halt_that_cannot_end_delays_no_other(
     assert await market.suspensions.release_due() == 1
 
 
-@pytest.mark.both_engines
 async def test_the_letter_goes_to_a_confirmed_address(market: Market) -> None:
     user, unconfirmed = await market.person(), await market.person()
     await market.store.write(user_queries.set_email_verified, user, 1)
@@ -310,7 +308,6 @@ async def test_nodes_carry_out_each_order_and_acknowledge_it(market: Market) -> 
     assert (answer.silent, answer.connections) == ((), 3)
 
 
-@pytest.mark.both_engines
 async def test_old_orders_are_deleted_but_for_the_newest_and_numbers_go_on(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
