@@ -77,7 +77,8 @@ class ExitStory:
     async def _use(self, buyer: Buyer, index: int) -> None:
         """A wish that an exit meets is met on each node; a label has one exit on all nodes.
 
-        In the first round a label may move, and in the second one its lifetime may end.
+        In the first round a label may move, and in the second one its lifetime may end. Two agents
+        of one exit take it from each other, again and again, so their label moves at any time.
         """
         wish, processes = self._links.wishes[index], self._network.processes
         chosen: list[str] = []
@@ -85,7 +86,8 @@ class ExitStory:
             chosen = [await self._leave(buyer, index, each) for each in processes]
             if round_ and len({*chosen} - {""}) <= 1:
                 return
-        if wish.wants.session:
+        twins = {each.device_id for each in self._exits if each.plan.twin}
+        if wish.wants.session and twins.isdisjoint(chosen):
             self._network.world.fail(f"{wish.wants.session} leaves through {chosen}")
 
     async def _leave(self, buyer: Buyer, index: int, process: Process) -> str:

@@ -324,7 +324,11 @@ class Life:
             relay.died(with_machine=with_machine)
         if self.process.lines is not None:
             self.process.lines.died(self.loop, with_machine=with_machine)
-        for lost in self.callers:
+        self._lose_callers()
+
+    def _lose_callers(self) -> None:
+        """Break the connections of the open requests, as the end of a process does."""
+        for lost in tuple(self.callers):
             lost()
 
     def stop(self) -> None:
@@ -373,6 +377,7 @@ class Life:
                 for session in tuple(process.database.sessions):
                     if session.wire is self.wire:
                         session.end("ended")
+                self._lose_callers()
                 if process.life is self:
                     process.life = None
                     world.after(self.pause + RESTART_SECONDS, process.start)
