@@ -378,5 +378,6 @@ class World:
 
     def end(self) -> None:
         """Close all loops."""
+        self.is_over = True
         for loop in (*self.loops, *self.graves):
             loop.bury()
