@@ -469,6 +469,7 @@ TESTED_IN = {
     "storage/payments/buyers.py": "tests/market/staff/stopping/test_suspending.py",
     "storage/payments/cards.py": "tests/market/payments/test_top_ups.py",
     "storage/payments/credit_notes.py": "tests/market/payments/test_payments.py",
+    "storage/payments/particulars.py": "tests/market/payments/test_particulars.py",
     "storage/payments/payments.py": "tests/market/payments/test_payments.py",
     "storage/payments/returns.py": "tests/market/payments/test_payments.py",
     "storage/payments/top_ups.py": "tests/market/payments/test_top_ups.py",

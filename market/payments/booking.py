@@ -37,6 +37,7 @@ from market.payments.terms import DAY_SECONDS, PaymentTerms
 from storage.accounts import closures
 from storage.engines.store import Transaction
 from storage.payments import credit_notes as note_queries
+from storage.payments import particulars as particulars_queries
 from storage.payments import payments as queries
 from storage.payments import returns as return_queries
 from storage.payments.credit_notes import CreditNoteRow
@@ -291,18 +292,38 @@ async def _credit(tx: Transaction, booking: Booking, row: PaymentRow, seen: Seen
         await record(tx, context, row.user_id, event, subject_id=row.id)
     new_id = context.identifiers.new
     await debts.pay(tx, row.user_id, row.amount, cause=row.id, new_id=new_id, now=now)
-    number = await queries.next_number(tx)
-    receipt = ReceiptRow(number, row.id, now, terms.seller, terms.tax_name, terms.tax_basis_points)
-    await queries.insert_receipt(tx, receipt)
+    receipt = await _issue(tx, terms, row, now)
     await booking.letters.put(
         tx,
         row.user_id,
         f"payment {row.id}",
-        lambda to, url: mail.paid(to, url, row, number),
+        lambda to, url: mail.paid(to, url, row, receipt),
     )
     return row._replace(
         status=PaymentStatus.PAID, deposit_id=transfer_id, charge_id=seen.charge_id or None
     )
+
+
+async def _issue(tx: Transaction, terms: PaymentTerms, row: PaymentRow, now: int) -> ReceiptRow:
+    """Issue the document of a payment: an invoice, if its user has set particulars."""
+    buyer = await particulars_queries.find(tx, row.user_id)
+    receipt = ReceiptRow(
+        number=await queries.next_number(tx),
+        payment_id=row.id,
+        issued_at=now,
+        seller=terms.seller,
+        tax_name=terms.tax_name,
+        tax_basis_points=terms.tax_basis_points,
+    )
+    if buyer is not None:
+        receipt = receipt._replace(
+            buyer_name=buyer.name,
+            buyer_address=buyer.address,
+            buyer_country=buyer.country,
+            buyer_tax_number=buyer.tax_number,
+        )
+    await queries.insert_receipt(tx, receipt)
+    return receipt
 
 
 def _gone(rows: Sequence[ReturnRow]) -> int:
