@@ -476,6 +476,7 @@ TESTED_IN = {
     "storage/payments/watching.py": "tests/market/staff/site/test_alerts.py",
     "storage/payouts/audit.py": "tests/market/payouts/test_steps.py",
     "storage/payouts/batches.py": "tests/market/payouts/test_steps.py",
+    "storage/payouts/lines.py": "tests/market/payouts/test_lines.py",
     "storage/payouts/methods.py": "tests/api/payouts/test_payouts.py",
     "storage/payouts/payouts.py": "tests/market/payouts/test_steps.py",
     "storage/payouts/sources.py": "tests/market/payouts/test_sources.py",

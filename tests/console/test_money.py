@@ -237,6 +237,13 @@ async def test_rules_stand_before_the_request_and_methods_are_checked(
     await tab.click("Yes, cancel it")
     await tab.until_text("Cancelled", "#payouts")
     await tab.until_text("1,800 credits earned = 1,800 credits available")
+    await tab.click("1,800 credits available")
+    await tab.until_text("-1,000 credits", ".table")
+    assert await tab.run("document.querySelectorAll('.table tbody tr').length") == 3
+    await tab.goto(f"{service.url}/console/earnings/lines")
+    await tab.until_text("+1,800 credits", ".table")
+    await tab.until_text("1,800 credits earned", "main .identity")
+    await tab.click("To the earnings")
     await tab.click("Add a payout method")
     await tab.click("Stripe")
     await tab.click("Connect at Stripe")

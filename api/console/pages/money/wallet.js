@@ -4,24 +4,17 @@ import { get } from "../../lib/api.js";
 import { el, update } from "../../lib/dom.js";
 import { facts as site } from "../../lib/site.js";
 import { follow } from "../../lib/stream.js";
-import { card, facts, link, notice, sessionName } from "../../lib/view.js";
+import { card, facts, link, notice } from "../../lib/view.js";
 import { credits, date, day, money, t } from "../../lib/words.js";
 import { unlessRefused } from "../traffic/shared.js";
-import { paid, place } from "../work/shared.js";
+import { place } from "../work/shared.js";
 import { Buyer } from "./buyer.js";
 import { paying } from "./paying.js";
 import { Topping } from "./topping.js";
-import { Lines, added, paymentState, receiptLink } from "./shared.js";
+import { Lines, added, paymentState, receiptLink, signed, subject } from "./shared.js";
 
 export const words = "money";
 export const title = "money.wallet.title";
-
-// The beginning of a reference, and the page of its subject.
-const SUBJECTS = [
-  [/^bandwidth:([0-9a-f-]{36})/, "sessions", "session"],
-  [/^(?:review:)?job:([0-9a-f-]{36})/, "jobs", "job"],
-  [/^deploy:([0-9a-f-]{36})/, "deploys", "deploy"],
-];
 
 export async function render(main, page) {
   const wallet = new Balance(page);
@@ -133,18 +126,3 @@ const columns = () => [
 
 // The part of a line that is earned money.
 const earned = (row) => (row.earned ? el("span", { class: "hint block" }, t("money.wallet.earned", { amount: signed({ ...row, amount: row.earned }) })) : null);
-
-function signed({ amount, currency }) {
-  const text = paid(amount, currency);
-  return amount > 0 ? `+${text}` : text;
-}
-
-function subject({ reference }) {
-  for (const [form, area, word] of SUBJECTS) {
-    const found = form.exec(reference);
-    if (!found) continue;
-    const name = word === "session" ? sessionName(found[1]) : t(`money.for.${word}`, { id: found[1].slice(-8) });
-    return link(`/console/${area}/${found[1]}`, name);
-  }
-  return reference;
-}
