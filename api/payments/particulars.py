@@ -15,7 +15,7 @@ Line = Annotated[str, Meta(max_length=200)]
 
 
 class BuyerItem(Struct):
-    """Who a document is for: the `country` is a code of ISO 3166; `tax_number` may be empty."""
+    """The receiver of a document; `country` is a code of ISO 3166, `tax_number` may be empty."""
 
     name: str
     address: list[str]

@@ -230,7 +230,7 @@ class EarningsReply(Reply, kw_only=True):
 
 
 class LinesOf(Page, kw_only=True):
-    """Which lines of the earnings: those of a term, in a currency."""
+    """A part of the lines of a term of the earnings, in a currency."""
 
     currency: CurrencyWord
     term: EarningTerm

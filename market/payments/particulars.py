@@ -1,6 +1,6 @@
 """Particulars of buyers: the name, address, country and tax number on the next documents.
 
-A document with them is an invoice. It keeps those of its day, whatever the user changes later.
+A document with them is an invoice. Later changes of the user do not change it.
 """
 
 import re
@@ -16,7 +16,7 @@ from storage.payments import particulars as queries
 from storage.payments.particulars import ParticularsRow
 
 NAME_MAX_CHARACTERS = 100
-# What fits on a line of the PDF, and on an envelope.
+# A longer line fits neither into the PDF nor on an envelope.
 LINE_MAX_CHARACTERS = 80
 LINES_MAX = 4
 TAX_NUMBER_MAX_CHARACTERS = 30
@@ -38,7 +38,7 @@ _TAX_NUMBER = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ./-]*[A-Za-z0-9])?\Z", re.AS
 
 
 class Particulars(Struct, frozen=True):
-    """Who a document is for. `address` has one to four lines; the `tax_number` may be empty."""
+    """The receiver of a document: `address` has one to four lines, `tax_number` may be empty."""
 
     name: str
     address: tuple[str, ...]

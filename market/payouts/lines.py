@@ -28,7 +28,7 @@ _OF_PAYOUTS = (Term.IN_PAYOUT, Term.PAID, Term.FEES)
 
 
 class Lines(Struct, frozen=True):
-    """Which lines: the term, its currency, and a part of the list."""
+    """A part of the list of a term, in its currency."""
 
     currency: Currency
     term: Term

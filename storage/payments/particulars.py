@@ -6,7 +6,7 @@ from storage.engines.store import Transaction
 
 
 class ParticularsRow(NamedTuple):
-    """What a user wants on the next documents; `address` has lines, `country` is a code."""
+    """The particulars on the next documents of a user; `address` has lines, `country` is a code."""
 
     user_id: str
     name: str

@@ -49,8 +49,8 @@ def _of_transfers(came: str, left: str, sign: str) -> str:
     """Return the query for a term whose lines are transfers.
 
     Args:
-        came: SQL for which transfers that brought earned money are lines.
-        left: the same for those that took some.
+        came: SQL for the condition of transfers that brought earned money.
+        left: SQL for the condition of transfers that took earned money.
         sign: "" or "-", of the lines.
     """
     return f"""

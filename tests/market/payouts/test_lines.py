@@ -1,4 +1,4 @@
-"""The lines of each term of earnings add up to it, whatever has happened, on both engines."""
+"""The lines of each term of earnings add up to the term, on both engines."""
 
 import pytest
 from msgspec.structs import replace
