@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from storage.engines.paging import NEWEST_FIRST, behind
-from storage.engines.store import Transaction
+from storage.engines.store import Transaction, Value
 from storage.money.earned import OWN_HOLDS
 from storage.payouts.payouts import OPEN
 
@@ -110,7 +110,7 @@ async def page(
         limit: how many at most.
     """
     sql = _QUERIES[term]
-    values = {
+    values: dict[str, Value] = {
         "user_id": user_id,
         "currency": currency,
         "account": f"user:{user_id}:available:{currency}",

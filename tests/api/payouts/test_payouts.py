@@ -160,6 +160,7 @@ async def test_amounts_that_cannot_be_paid_are_refused(
         ({**BANK, "holder": "a\u202eb"}, "holder"),
         ({**BANK, "bic": "NOT A BIC"}, "bic"),
         ({"kind": "paypal", "email": "nobody"}, "email"),
+        ({"kind": "paypal", "email": f"{'x' * 116}@example.com"}, "email"),
         ({"kind": "manual", "text": "x"}, "text"),
         ({"kind": "stripe"}, "kind"),
     ],

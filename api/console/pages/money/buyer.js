@@ -49,7 +49,7 @@ export class Buyer {
 
   filling({ particulars, countries }) {
     const { name = "", address = [], country: code = "", tax_number: number = "" } = particulars ?? {};
-    const named = countries.map((each) => [each, country(each)]).sort((one, other) => one[1].localeCompare(other[1], language()));
+    const named = countries.map((each) => [each, country(each)]).toSorted((one, other) => one[1].localeCompare(other[1], language()));
     const fields = [
       { name: "name", label: t("money.buyer.name"), value: name, required: true, maxlength: 100, autocomplete: "organization" },
       { name: "address", label: t("money.buyer.address"), type: "textarea", value: address.join("\n"), rows: 4, required: true, autocomplete: "street-address", hint: t("money.buyer.address_hint") },
