@@ -31,6 +31,7 @@ from api.money.wallet import WalletRoutes
 from api.notify.events import EventRoutes
 from api.notify.webhooks import WebhookRoutes
 from api.ops.health import HealthRoutes
+from api.payments.particulars import ParticularsRoutes
 from api.payments.payments import PaymentRoutes
 from api.payments.receipts import ReceiptRoutes
 from api.payments.top_ups import TopUpRoutes
@@ -100,6 +101,7 @@ def routes(
         *PriceRoutes(market).table(),
         *PaymentRoutes(market.payments, market.payouts).table(),
         *ReceiptRoutes(market.payments).table(),
+        *ParticularsRoutes(market.particulars).table(),
         *TopUpRoutes(market.top_ups).table(),
         *WalletRoutes(market.wallet, market.exits, market.reviews).table(),
         *PayoutRoutes(market.payouts).table(),

@@ -55,6 +55,7 @@ from market.logs.logs import Logs, LogTerms
 from market.notify.feed import EventFeed, EventFeedTerms
 from market.notify.live_usage import LiveUsage, LiveUses
 from market.notify.webhooks import Webhooks, WebhookTerms
+from market.payments.particulars import BuyerParticulars
 from market.payments.payments import Payments
 from market.payments.provider import Provider
 from market.payments.terms import PaymentTerms
@@ -185,6 +186,7 @@ class Market:
         self.rule_stops = RuleStops(context, letters, rules.stops_to_suspend)
         self.wallet = Wallet(context)
         self.payments = Payments(context, rules.payments, providers or {}, letters, rules.app_url)
+        self.particulars = BuyerParticulars(context)
         self.top_ups = TopUps(context, self.payments, letters)
         return_url = f"{rules.app_url}/console/earnings"
         self.payouts = Payouts(

@@ -22,6 +22,7 @@ const PAGES = [
   ["/console/wallet/pay/{id}", "money/payment"],
   ["/console/wallet/receipt/{id}", "money/receipt"],
   ["/console/earnings", "money/earnings"],
+  ["/console/earnings/lines", "money/lines"],
   ["/console/prices", "money/prices"],
   ["/console/devices", "work/devices"],
   ["/console/devices/{id}", "work/device"],

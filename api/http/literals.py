@@ -54,6 +54,9 @@ TransactionKind = Literal[
     "other",
 ]
 
+# The lines of earnings are transactions, holds and payouts.
+EarningLineKind = Literal[TransactionKind, "payout"]
+EarningTerm = Literal["earned", "available", "held", "in_payout", "paid", "fees", "spent"]
 PayoutState = Literal["requested", "cancelled", "approved", "rejected", "sent", "paid", "failed"]
 PayoutMethodKind = Literal["bank", "paypal", "manual", "stripe"]
 PayoutRule = Literal[
@@ -112,6 +115,10 @@ KEY_SCOPES: Mapping[str, KeyScope] = {each: each for each in get_args(KeyScope)}
 KEY_STATUSES: Mapping[str, KeyStatus] = {each: each for each in get_args(KeyStatus)}
 KEY_PERIODS: Mapping[str, KeyPeriod] = {each: each for each in get_args(KeyPeriod)}
 KEY_SOURCES: Mapping[str, KeySource] = {each: each for each in get_args(KeySource)}
+EARNING_TERMS: Mapping[str, EarningTerm] = {each: each for each in get_args(EarningTerm)}
+EARNING_LINE_KINDS: Mapping[str, EarningLineKind] = {
+    each: each for each in get_args(EarningLineKind)
+}
 TRANSACTION_KINDS: Mapping[str, TransactionKind] = {
     each: each for each in get_args(TransactionKind)
 }

@@ -6,6 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from api.http.identifiers import in_path
+from api.payments.particulars import BuyerItem
 from api.payments.pdf import Line, has_codes, page
 from api.routing.codec import money
 from api.routing.listing import Timestamp, timestamp
@@ -14,6 +15,7 @@ from market.accounts.scopes import Scope
 from market.base.errors import Code, MarketError
 from market.money.money import as_decimal
 from market.payments.payments import Payments, ReceiptView
+from storage.payments.payments import ReceiptRow
 
 
 class CreditNoteItem(Struct):
@@ -33,14 +35,17 @@ class CreditNoteItem(Struct):
 class ReceiptItem(Struct):
     """The receipt of a payment. `number` has no gaps; amounts include the tax, if there is one.
 
-    `seller` are the lines about the operator on the day of the payment. `credit_notes` are those of
-    its refunds.
+    `seller` are the lines about the operator on the day of the payment, and `buyer` are the
+    particulars of the user on that day. With them it is an invoice (`is_invoice`); without, `buyer`
+    is null. `credit_notes` are those of its refunds.
     """
 
     number: int
+    is_invoice: bool
     issued_at: Timestamp
     payment_id: str
     seller: list[str]
+    buyer: BuyerItem | None
     buyer_name: str
     buyer_email: str
     description: str
@@ -106,8 +111,8 @@ class ReceiptRoutes:
     async def download(self, call: Call[Nothing, Any]) -> Download:
         """Return the receipt of a payment of the caller as a PDF."""
         item = _item(await self._find(call))
-        document = page(f"Receipt {item.number}", _lines(item))
-        name = f"receipt-{item.number}"
+        document = page(f"{_kind(item)} {item.number}", _lines(item))
+        name = f"{_kind(item).lower()}-{item.number}"
         return Download(name=f"{name}.pdf", etag=name, content=_Bytes(document))
 
     async def download_note(self, call: Call[Nothing, Any]) -> Download:
@@ -146,9 +151,11 @@ def _item(view: ReceiptView) -> ReceiptItem:
     receipt, amount = view.receipt, view.payment.amount
     return ReceiptItem(
         number=receipt.number,
+        is_invoice=receipt.is_invoice,
         issued_at=timestamp(receipt.issued_at),
         payment_id=receipt.payment_id,
         seller=[line.strip() for line in receipt.seller.splitlines() if line.strip()],
+        buyer=_buyer(receipt),
         buyer_name=view.username,
         buyer_email=view.email,
         description=f"Balance of {as_decimal(amount)} USD",
@@ -171,22 +178,44 @@ def _item(view: ReceiptView) -> ReceiptItem:
     )
 
 
+def _buyer(row: ReceiptRow) -> BuyerItem | None:
+    """Return the particulars of the buyer on an invoice; None on a receipt."""
+    if not row.is_invoice:
+        return None
+    return BuyerItem(
+        row.buyer_name, row.buyer_address.split("\n"), row.buyer_country, row.buyer_tax_number
+    )
+
+
+def _kind(item: ReceiptItem) -> str:
+    """Return the name of a document."""
+    return "Invoice" if item.is_invoice else "Receipt"
+
+
+def _for(item: ReceiptItem) -> list[str]:
+    """Return the lines about the buyer: particulars, or the name of the account."""
+    if item.buyer is None:
+        return [f"For: {item.buyer_name}, {item.buyer_email}"]
+    buyer = item.buyer
+    number = [f"Tax number: {buyer.tax_number}"] if buyer.tax_number else []
+    return [f"For: {buyer.name}", *buyer.address, buyer.country, *number]
+
+
 def _lines(item: ReceiptItem, note: CreditNoteItem | None = None) -> Iterator[Line]:
     """Yield the lines of the page of a receipt, or of one of its credit notes."""
     paper = item if note is None else note
-    name = "Receipt" if note is None else "Credit note"
+    name = _kind(item) if note is None else "Credit note"
     yield Line(f"{name} {paper.number}", 20, is_bold=True)
     if note is not None:
-        yield Line(f"for receipt {item.number} of {item.issued_at[:10]}")
+        yield Line(f"for {_kind(item).lower()} {item.number} of {item.issued_at[:10]}")
         if note.is_cancelled:
             yield Line("CANCELLED: the bank did not take the money back.", is_bold=True)
     yield Line("")
     yield from (Line(line) for line in item.seller)
     yield Line("")
-    buyer = f"For: {item.buyer_name}, {item.buyer_email}"
     yield Line(f"Date: {paper.issued_at[:10]}")
     yield Line(f"Payment: {item.payment_id}")
-    yield Line(buyer)
+    yield from map(Line, _for(item))
     yield Line("", 16)
     yield Line(item.description if note is None else f"Refund of: {item.description}", is_bold=True)
     if item.tax_name:
@@ -194,7 +223,7 @@ def _lines(item: ReceiptItem, note: CreditNoteItem | None = None) -> Iterator[Li
         yield Line(f"{item.tax_name} {item.tax_percent:g} %: {paper.tax_usd:.2f} USD")
     total = "Total paid" if note is None else "Total returned"
     yield Line(f"{total}: {paper.amount_usd:.2f} USD", 12, is_bold=True)
-    if any(map(has_codes, (buyer, item.tax_name, *item.seller))):
+    if any(map(has_codes, (*_for(item), item.tax_name, *item.seller))):
         yield Line("")
         yield Line("Letters that this file cannot show are written as <U+...>, their number in")
         yield Line("Unicode. The page of this receipt in the console shows the letters.")

@@ -3,7 +3,6 @@
 An API key reads what the scope of wallets permits. Only a person with a login asks for money.
 """
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
@@ -11,9 +10,13 @@ from msgspec import Meta, Struct, field
 from api.http.identifiers import in_path
 from api.http.literals import (
     CURRENCIES,
+    EARNING_LINE_KINDS,
+    EARNING_TERMS,
     PAYOUT_METHODS,
     PAYOUT_RULES,
     PAYOUT_STATES,
+    EarningLineKind,
+    EarningTerm,
     PayoutMethodKind,
     PayoutRule,
     PayoutState,
@@ -23,9 +26,11 @@ from api.routing.codec import Money, money
 from api.routing.listing import Listed, Page, Timestamp, timestamp
 from api.routing.routes import Auth, Call, Nothing, Reply, Route
 from market.accounts.scopes import Scope
+from market.accounts.wallet import Change
 from market.base.errors import Code
 from market.money.money import Currency
 from market.payouts.details import Details
+from market.payouts.lines import Lines, Term
 from market.payouts.payouts import Payouts, Request
 from market.payouts.rules import Earnings, Tick, worth_of
 from market.payouts.terms import MethodKind
@@ -36,17 +41,7 @@ ALL = "/api/payouts"
 ONE = f"{ALL}/{{payout_id}}"
 METHODS = f"{ALL}/methods"
 METHOD = f"{METHODS}/{{method_id}}"
-TRANSACTIONS = "/api/wallet/transactions"
-# The lists with the lines of each term of the earnings.
-LINES: Mapping[str, str] = {
-    "earned": TRANSACTIONS,
-    "available": "/api/wallet",
-    "held": TRANSACTIONS,
-    "in_payout": ALL,
-    "paid": ALL,
-    "fees": ALL,
-    "spent": TRANSACTIONS,
-}
+LINES = "/api/earnings/lines"
 Short = Annotated[str, Meta(max_length=100)]
 
 
@@ -195,8 +190,11 @@ class PayoutsReply(Listed[Payout], kw_only=True):
     items: list[Payout] = field(name="payouts")
 
 
-class Term(Struct):
-    """A term of the earnings, in its currency; `lines` is the path of the list with its lines."""
+class TermItem(Struct):
+    """A term of the earnings, in its currency; `lines` is the path of the list with its lines.
+
+    The lines add up to the amount.
+    """
 
     amount: float
     lines: str
@@ -209,13 +207,13 @@ class EarningTerms(Struct):
     `paid` and `fees` left by payouts; `spent` left by purchases, or was corrected.
     """
 
-    earned: Term
-    available: Term
-    held: Term
-    in_payout: Term
-    paid: Term
-    fees: Term
-    spent: Term
+    earned: TermItem
+    available: TermItem
+    held: TermItem
+    in_payout: TermItem
+    paid: TermItem
+    fees: TermItem
+    spent: TermItem
 
 
 class EarningsReply(Reply, kw_only=True):
@@ -229,6 +227,34 @@ class EarningsReply(Reply, kw_only=True):
     credit: EarningTerms
     owed_usd: float
     owed_credit: float
+
+
+class LinesOf(Page, kw_only=True):
+    """A part of the lines of a term of the earnings, in a currency."""
+
+    currency: CurrencyWord
+    term: EarningTerm
+
+
+class EarningLine(Struct):
+    """A line of a term of the earnings; `reference` names its cause.
+
+    `amount` is earned money in the currency of the term. A line of `held` is the hold of an open
+    purchase, and one of `in_payout`, `paid` or `fees` a `payout` with this `id`. The others are
+    transactions of the wallet. In `spent` the part of a purchase that came back is below zero.
+    """
+
+    id: str
+    created_at: Timestamp
+    kind: EarningLineKind
+    amount: float
+    reference: str
+
+
+class EarningLinesReply(Listed[EarningLine], kw_only=True):
+    """Lines of a term, newest first; `next_cursor` is there when there are more."""
+
+    items: list[EarningLine] = field(name="lines")
 
 
 class PayoutRoutes:
@@ -255,6 +281,15 @@ class PayoutRoutes:
                 self.earnings,
                 EarningsReply,
                 scope=Scope.WALLET_READ,
+            ),
+            Route(
+                "GET",
+                LINES,
+                "Which lines a term of my earnings has",
+                self.lines,
+                EarningLinesReply,
+                scope=Scope.WALLET_READ,
+                query=LinesOf,
             ),
             *self._of_methods(),
             *self._of_payouts(),
@@ -396,11 +431,18 @@ class PayoutRoutes:
         """Return where the caller's earnings are."""
         standing = await self._payouts.standing(call.user_id)
         return EarningsReply(
-            usd=_terms_of(standing.earnings[Currency.USD]),
-            credit=_terms_of(standing.earnings[Currency.CREDIT]),
+            usd=_terms_of(Currency.USD, standing.earnings[Currency.USD]),
+            credit=_terms_of(Currency.CREDIT, standing.earnings[Currency.CREDIT]),
             owed_usd=money(standing.earnings[Currency.USD].owed),
             owed_credit=money(standing.earnings[Currency.CREDIT].owed),
         )
+
+    async def lines(self, call: Call[Nothing, LinesOf]) -> EarningLinesReply:
+        """List the lines of a term of the caller's earnings."""
+        query = call.query
+        which = Lines(Currency(query.currency), Term(query.term), query.before, query.fetch_limit)
+        rows = await self._payouts.lines(call.user_id, which)
+        return EarningLinesReply.of(query, rows, _line)
 
     async def methods(self, call: Call[Nothing, Any]) -> MethodsReply:
         """List the caller's payout methods."""
@@ -495,9 +537,22 @@ def _tick(tick: Tick) -> RuleTick:
     return RuleTick(PAYOUT_RULES[tick.rule], tick.is_met, _time(tick.met_at))
 
 
-def _terms_of(found: Earnings) -> EarningTerms:
+def _terms_of(currency: Currency, found: Earnings) -> EarningTerms:
     return EarningTerms(
-        **{name: Term(money(getattr(found, name)), lines) for name, lines in LINES.items()}
+        **{
+            name: TermItem(money(getattr(found, name)), f"{LINES}?currency={currency}&term={name}")
+            for name in EARNING_TERMS
+        }
+    )
+
+
+def _line(change: Change) -> EarningLine:
+    return EarningLine(
+        id=change.id,
+        created_at=timestamp(change.created_at),
+        kind=EARNING_LINE_KINDS[change.kind],
+        amount=money(change.amount),
+        reference=change.reference,
     )
 
 

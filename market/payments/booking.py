@@ -37,6 +37,7 @@ from market.payments.terms import DAY_SECONDS, PaymentTerms
 from storage.accounts import closures
 from storage.engines.store import Transaction
 from storage.payments import credit_notes as note_queries
+from storage.payments import particulars as particulars_queries
 from storage.payments import payments as queries
 from storage.payments import returns as return_queries
 from storage.payments.credit_notes import CreditNoteRow
@@ -195,13 +196,45 @@ async def notify(tx: Transaction, context: Context, row: PaymentRow) -> None:
         await record(tx, context, row.user_id, event, subject_id=row.id)
 
 
-async def _move(
-    tx: Transaction, context: Context, row: PaymentRow, after: PaymentStatus, *, doubt: str = ""
+async def move(
+    tx: Transaction,
+    context: Context,
+    row: PaymentRow,
+    after: PaymentStatus,
+    *,
+    doubt: str = "",
+    deposit_id: str | None = None,
+    charge_id: str | None = None,
 ) -> PaymentRow:
-    """Move a locked payment to a state that moves no money, notify its user, and return it."""
-    before, moved = PaymentStatus(row.status), row._replace(status=after)
+    """Move a payment to another state, and return it: every change of a state is made here.
+
+    The caller has locked the payment, and read it after that. The user is notified of a state that
+    moves no money.
+
+    Raises:
+        ValueError: there is no such transition.
+    """
+    before, now = PaymentStatus(row.status), context.now()
     before.require_before(after)
-    if await queries.move(tx, row.id, before=before, after=after, now=context.now(), doubt=doubt):
+    is_moved = await queries.move(
+        tx,
+        row.id,
+        before=before,
+        after=after,
+        now=now,
+        deposit_id=deposit_id,
+        charge_id=charge_id,
+        doubt=doubt,
+    )
+    assert is_moved  # noqa: S101 - the payment is locked
+    moved = row._replace(
+        status=after,
+        closed_at=now,
+        deposit_id=deposit_id,
+        charge_id=charge_id or row.charge_id,
+        doubt=doubt,
+    )
+    if after in _EVENTS:
         await notify(tx, context, moved)
     return moved
 
@@ -223,7 +256,7 @@ async def _book_state(tx: Transaction, booking: Booking, row: PaymentRow, seen: 
     if seen.state == "open" or (seen.state != "paid" and before is not PaymentStatus.OPEN):
         return row
     if seen.state != "paid":
-        moved = await _move(tx, booking.context, row, PaymentStatus(seen.state))
+        moved = await move(tx, booking.context, row, PaymentStatus(seen.state))
         if row.is_automatic:
             await top_up_outcomes.fail(tx, booking.context, booking.letters, row, seen.failure)
         return moved
@@ -237,7 +270,6 @@ async def _book_state(tx: Transaction, booking: Booking, row: PaymentRow, seen: 
         row, difference = row._replace(amount=row.accepted), ""
     if difference:
         return await _doubt(tx, booking, row, difference)
-    before.require_before(PaymentStatus.PAID)
     return await _credit(tx, booking, row, seen)
 
 
@@ -245,7 +277,7 @@ async def _doubt(tx: Transaction, booking: Booking, row: PaymentRow, difference:
     """Leave a payment to the staff; one that is doubtful for another reason is so again."""
     doubtful = PaymentStatus.DOUBTFUL
     if row.status != doubtful:
-        await _move(tx, booking.context, row, doubtful, doubt=difference)
+        await move(tx, booking.context, row, doubtful, doubt=difference)
         _logger.error("payment %s: not credited: %s", row.id, difference)
         if row.is_automatic:
             await top_up_outcomes.fail(tx, booking.context, booking.letters, row, "doubtful")
@@ -272,16 +304,14 @@ async def _credit(tx: Transaction, booking: Booking, row: PaymentRow, seen: Seen
     )
     if not await ledger.post(tx, transfer):
         raise LookupError(f"{transfer.business_key} was posted before")
-    is_moved = await queries.move(
+    row = await move(
         tx,
-        row.id,
-        before=row.status,
-        after=PaymentStatus.PAID,
-        now=now,
+        context,
+        row,
+        PaymentStatus.PAID,
         deposit_id=transfer_id,
         charge_id=seen.charge_id or None,
     )
-    assert is_moved  # noqa: S101 - the payment is locked
     if row.is_automatic:
         await top_up_outcomes.succeed(tx, row)
     for event in (
@@ -291,18 +321,36 @@ async def _credit(tx: Transaction, booking: Booking, row: PaymentRow, seen: Seen
         await record(tx, context, row.user_id, event, subject_id=row.id)
     new_id = context.identifiers.new
     await debts.pay(tx, row.user_id, row.amount, cause=row.id, new_id=new_id, now=now)
-    number = await queries.next_number(tx)
-    receipt = ReceiptRow(number, row.id, now, terms.seller, terms.tax_name, terms.tax_basis_points)
-    await queries.insert_receipt(tx, receipt)
+    receipt = await _issue(tx, terms, row, now)
     await booking.letters.put(
         tx,
         row.user_id,
         f"payment {row.id}",
-        lambda to, url: mail.paid(to, url, row, number),
+        lambda to, url: mail.paid(to, url, row, receipt),
     )
-    return row._replace(
-        status=PaymentStatus.PAID, deposit_id=transfer_id, charge_id=seen.charge_id or None
+    return row
+
+
+async def _issue(tx: Transaction, terms: PaymentTerms, row: PaymentRow, now: int) -> ReceiptRow:
+    """Issue the document of a payment: an invoice, if its user has set particulars."""
+    buyer = await particulars_queries.find(tx, row.user_id)
+    receipt = ReceiptRow(
+        number=await queries.next_number(tx),
+        payment_id=row.id,
+        issued_at=now,
+        seller=terms.seller,
+        tax_name=terms.tax_name,
+        tax_basis_points=terms.tax_basis_points,
     )
+    if buyer is not None:
+        receipt = receipt._replace(
+            buyer_name=buyer.name,
+            buyer_address=buyer.address,
+            buyer_country=buyer.country,
+            buyer_tax_number=buyer.tax_number,
+        )
+    await queries.insert_receipt(tx, receipt)
+    return receipt
 
 
 def _gone(rows: Sequence[ReturnRow]) -> int:

@@ -3,7 +3,7 @@
 from market.accounts.mail import Message
 from market.base.states import ReturnStatus
 from market.money.money import as_decimal
-from storage.payments.payments import PaymentRow
+from storage.payments.payments import PaymentRow, ReceiptRow
 from storage.payments.returns import ReturnRow
 
 SUBJECTS = {
@@ -34,14 +34,15 @@ TEXTS = {
 }
 
 
-def paid(to: str, app_url: str, row: PaymentRow, number: int) -> Message:
-    """Return the e-mail with the link to the receipt of a payment."""
+def paid(to: str, app_url: str, row: PaymentRow, receipt: ReceiptRow) -> Message:
+    """Return the e-mail with the link to the receipt or invoice of a payment."""
+    document = "invoice" if receipt.is_invoice else "receipt"
     what = "Your automatic top-up" if row.is_automatic else "Your payment"
     return Message(
         to,
-        f"Receipt {number}",
+        f"{document.capitalize()} {receipt.number}",
         f"Thank you. {what} of {as_decimal(row.amount)} USD is in your wallet.\n\n"
-        f"The receipt:\n\n{app_url}/console/wallet/receipt/{row.id}\n",
+        f"The {document}:\n\n{app_url}/console/wallet/receipt/{row.id}\n",
     )
 
 

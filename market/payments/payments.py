@@ -601,11 +601,9 @@ class Payments:
         current, now = await queries.find(tx, row.id), self._now()
         if current is None or current.provider_id is not None:
             return
-        before, after = PaymentStatus.OPEN, PaymentStatus.EXPIRED
-        before.require_before(after)
-        expired = row._replace(status=after)
-        if await queries.move(tx, row.id, before=before, after=after, now=now):
-            await booking.notify(tx, self._context, expired)
+        if current.status == PaymentStatus.OPEN:
+            await booking.move(tx, self._context, current, PaymentStatus.EXPIRED)
+        expired = row._replace(status=PaymentStatus.EXPIRED)
         next_look_at = booking.next_look(expired, (), now) if row.looked_at else None
         await queries.plan(tx, row.id, planned=current.next_look_at, next_look_at=next_look_at)
 

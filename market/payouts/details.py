@@ -18,6 +18,7 @@ IBAN_MIN_CHARACTERS, IBAN_MAX_CHARACTERS = 15, 34
 IBAN_MODULUS, IBAN_REST = 97, 1
 SHOWN_CHARACTERS = 4
 ACCOUNT_MAX_CHARACTERS = 64
+PAYPAL_RECEIVER_MAX_BYTES = 127  # PayPal refuses a longer one with the whole batch
 
 _IBAN = re.compile(r"[A-Z]{2}[0-9]{2}[A-Z0-9]+\Z", re.ASCII)
 _BIC = re.compile(r"[A-Z0-9]{4}[A-Z]{2}[A-Z0-9]{2}(?:[A-Z0-9]{3})?\Z", re.ASCII)
@@ -59,6 +60,9 @@ def checked(kind: MethodKind, details: Details) -> Details:
         return Details(holder=_plain(details.holder, "holder"), iban=iban, bic=bic)
     if kind is MethodKind.PAYPAL:
         check_email(details.email)
+        if len(details.email.encode()) > PAYPAL_RECEIVER_MAX_BYTES:
+            most = PAYPAL_RECEIVER_MAX_BYTES
+            raise _invalid("email", f"PayPal takes addresses of at most {most} bytes.")
         return Details(email=details.email)
     if kind is MethodKind.STRIPE:
         raise _invalid("kind", "An account at Stripe is connected by its own link.")

@@ -8,6 +8,7 @@ from market.accounts.letters import Letters
 from market.accounts.mail import Message, payout_method_added, payout_method_removed
 from market.accounts.makers import require_current, require_fresh
 from market.accounts.scopes import LOCAL, Maker
+from market.accounts.wallet import Change
 from market.base.errors import Code, MarketError
 from market.base.sealing import Sealing
 from market.base.states import PayoutStatus
@@ -17,9 +18,10 @@ from market.events.idempotency import Receipt
 from market.events.recording import record
 from market.money.money import Currency
 from market.payments.provider import ProviderError
-from market.payouts import steps
+from market.payouts import lines, steps
 from market.payouts.connect import Connect
 from market.payouts.details import Details, checked, mask, opened, seal
+from market.payouts.lines import Lines
 from market.payouts.rules import Standing, quote, require_all, standing_of
 from market.payouts.terms import MethodKind, PayoutTerms
 from storage.accounts import users
@@ -164,6 +166,10 @@ class Payouts:
     async def page(self, user_id: str, *, before: str, limit: int) -> list[PayoutRow]:
         """Return a user's payouts, newest first, before an identifier."""
         return await self._store.read(queries.page, user_id, before=before, limit=limit)
+
+    async def lines(self, user_id: str, which: Lines) -> list[Change]:
+        """Return lines of a term of a user's earnings, newest first."""
+        return await self._store.read(lines.page, user_id, which)
 
     async def methods(self, user_id: str) -> list[MethodRow]:
         """Return a user's payout methods, oldest first."""

@@ -63,6 +63,7 @@ _STUB = "'erased-' || id"
 _STUB_KEY = "'erased ' || id"
 _BOOKS = "the books keep it, and it names no person"
 _OF_PROVIDER = "the identifier of a provider, which the books need for later disputes"
+_ON_INVOICES = "tax law has the seller keep issued invoices, with their receivers, for years"
 _NOW = ":now"
 # An attempt at another user's job, on a device of this user, keeps the data of the other user.
 _UNLESS_OTHERS = f"CASE WHEN {_JOBS} THEN NULL ELSE {{}} END"
@@ -496,7 +497,16 @@ _OF_USERS: Mapping[str, Rows] = {
         "number",
         ids="payment_id",
         numbers="number issued_at tax_basis_points",
-        kept={"seller": "the particulars of the operator", "tax_name": "the name of a tax"},
+        kept={
+            "seller": "the particulars of the operator",
+            "tax_name": "the name of a tax",
+            **dict.fromkeys(
+                ("buyer_name", "buyer_address", "buyer_country", "buyer_tax_number"), _ON_INVOICES
+            ),
+        },
+    ),
+    "buyer_particulars": deleted(
+        _OWN, "user_id", "user_id name address country tax_number", "changed_at"
     ),
     "credit_notes": rows(
         "return_id IN (SELECT id FROM payment_returns WHERE user_id = :user)",

@@ -49,7 +49,10 @@ class RecentRow(NamedTuple):
 
 
 class ReceiptRow(NamedTuple):
-    """The receipt of a payment; the texts are those of its day."""
+    """The receipt of a payment; the texts are those of its day.
+
+    With particulars of the buyer it is an invoice.
+    """
 
     number: int
     payment_id: str
@@ -57,6 +60,15 @@ class ReceiptRow(NamedTuple):
     seller: str
     tax_name: str
     tax_basis_points: int
+    buyer_name: str = ""
+    buyer_address: str = ""
+    buyer_country: str = ""
+    buyer_tax_number: str = ""
+
+    @property
+    def is_invoice(self) -> bool:
+        """Whether it has particulars of the buyer."""
+        return bool(self.buyer_name)
 
 
 _COLUMNS = ", ".join(PaymentRow._fields)

@@ -139,6 +139,34 @@ async def test_a_receipt_shows_names_as_text(taking: Shop, visit: Visit) -> None
     await tab.until("document.querySelector('main .failed') !== null")
 
 
+async def test_an_invoice_has_the_particulars_of_the_form(taking: Shop, visit: Visit) -> None:
+    person = await taking.service.person()
+    tab = await opened(visit, taking.service, person, WALLET)
+    await tab.until_text("Your documents are receipts")
+    await tab.click("Set your particulars")
+    await tab.fill("Name or company", "Lovelace <b>")
+    await tab.fill("Address", "1 Engine Road\nLondon")
+    await tab.click("Save the particulars")  # without a country
+    await tab.until("document.querySelector('.form .problem:not([hidden])') !== null")
+    await tab.fill("Country", "GB")
+    await tab.fill("Tax number", "=GB 123")
+    await tab.click("Save the particulars")
+    await tab.until("document.querySelector('[name=tax_number]')?.ariaInvalid === 'true'")
+    await tab.fill("Tax number", "GB 123")
+    await tab.click("Save the particulars")
+    await tab.until_text("Change your particulars")
+    await tab.until_text("United Kingdom", "main")
+    payment_id = await taking.pay(person)
+    await tab.click("Remove them")
+    await tab.until_text("Your documents are receipts")
+    await tab.goto(f"{taking.service.url}{WALLET}/receipt/{payment_id}")
+    await tab.until_text("Invoice 1", ".card h2")
+    shown = await tab.text(".card")
+    for line in ("Lovelace <b>", "1 Engine Road", "United Kingdom", "Tax number: GB 123"):
+        assert line in shown
+    assert person.email not in shown
+
+
 async def test_a_card_is_saved_and_the_top_up_is_switched_on_and_off(
     taking: Shop, visit: Visit
 ) -> None:
@@ -209,6 +237,13 @@ async def test_rules_stand_before_the_request_and_methods_are_checked(
     await tab.click("Yes, cancel it")
     await tab.until_text("Cancelled", "#payouts")
     await tab.until_text("1,800 credits earned = 1,800 credits available")
+    await tab.click("1,800 credits available")
+    await tab.until_text("-1,000 credits", ".table")
+    assert await tab.run("document.querySelectorAll('.table tbody tr').length") == 3
+    await tab.goto(f"{service.url}/console/earnings/lines")
+    await tab.until_text("+1,800 credits", ".table")
+    await tab.until_text("1,800 credits earned", "main .identity")
+    await tab.click("To the earnings")
     await tab.click("Add a payout method")
     await tab.click("Stripe")
     await tab.click("Connect at Stripe")

@@ -39,6 +39,20 @@ WAITS_FOR_A_THREAD = """
 def test_that_hangs():
     threading.Event().wait()
 """
+# The limit ends the third example, between draws; Hypothesis then sees that it is shorter than the
+# first one, which drew the same value.
+REPEATS_AN_EXAMPLE = """
+from hypothesis import given, settings, strategies as st
+seen = []
+
+@settings(deadline=None, database=None)
+@given(st.data())
+def test_that_hangs(data):
+    seen.append(data.draw(st.integers()))
+    if len(seen) == 3:
+        threading.Event().wait()
+    data.draw(st.integers())
+"""
 NEXT = """
 
 async def test_the_next_one_runs():
@@ -56,6 +70,7 @@ async def test_the_next_one_runs():
             SLEEPS,
             HANGS_IN_TEARDOWN,
             WAITS_FOR_A_THREAD,
+            REPEATS_AN_EXAMPLE,
         ],
     ),
 )
@@ -75,7 +90,7 @@ def test_a_test_that_hangs_fails_within_its_limit(test: str, tmp_path: Path) -> 
         check=False,
     )  # fmt: skip
     assert run.returncode == 1, run.stdout + run.stderr
-    assert "TimeLimitExceeded" in run.stdout
+    assert "::test_that_hangs - support.plugins.time_limit.TimeLimitExceeded" in run.stdout
     assert "test_that_hangs" in run.stdout
     assert "::test_the_next_one_runs" not in run.stdout  # only failures are listed
     assert " passed" in run.stdout

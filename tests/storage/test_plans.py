@@ -44,6 +44,7 @@ from market.jobs.reviews import disputes
 from market.jobs.specs import NewSpec, understand
 from market.money.audit import audit_ledger
 from market.money.money import GB, MICRO, Currency
+from market.payouts.lines import Lines, Term
 from market.staff import rule_stops
 from market.staff.abuse import exit_use, looks, rule_tickets, tickets
 from market.staff.abuse.exit_use import Destination, Found, Question, Use
@@ -675,6 +676,12 @@ async def copies(market: Market, buyer: str) -> None:
 REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "what I can be paid": lambda market, buyer: market.payouts.standing(buyer),
     "my payouts": lambda market, buyer: market.payouts.page(buyer, before="", limit=100),
+    **{
+        f"lines of earnings: {term}": lambda market, buyer, term=term: market.payouts.lines(
+            buyer, Lines(Currency.CREDIT, term, "", 100)
+        )
+        for term in Term
+    },
     "payouts to decide": lambda market, _: market.store.read(
         payout_queries.in_state, "requested", after="", limit=50
     ),

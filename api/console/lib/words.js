@@ -77,6 +77,7 @@ export const moneyRoughly = (usd) => known(usd, (x) => (Math.abs(x) < 0.01 ? exa
 export const creditsRoughly = (n) => known(n, (x) => (Math.abs(x) < 0.01 ? credits(x) : t("common.credits", { n: x, amount: number(x, { maximumFractionDigits: 2, roundingMode: "trunc" }) })));
 export const credits = (n) => known(n, (x) => t("common.credits", { n: x, amount: number(x, { maximumFractionDigits: 6 }) }));
 export const count = (n) => known(n, (x) => number(x, {}));
+export const country = (code) => format("DisplayNames", { type: "region", fallback: "code" }).of(code.toUpperCase());
 export const percent = (x) => known(x, (y) => number(y, { style: "percent", maximumFractionDigits: 1 }));
 export const bytes = (n) => known(n, (x) => sized(x));
 export const rate = (n) => known(n, (x) => t("common.rate", { amount: sized(x) }));

@@ -102,18 +102,14 @@ async def give_up(context: Context, author: Author, payment_id: str, why: str) -
     row = await context.store.read(find, payment_id)
 
     async def change(tx: Transaction) -> tuple[PaymentRow, Changes]:
+        await queries.lock(tx, row.id)
         current = await find(tx, row.id)
-        before, after = PaymentStatus.DOUBTFUL, PaymentStatus.FAILED
-        before.require_before(after)
-        is_moved = current.accepted is None and await queries.move(
-            tx, row.id, before=before, after=after, now=context.now(), doubt=current.doubt
-        )
-        if not is_moved:
+        if current.status != PaymentStatus.DOUBTFUL or current.accepted is not None:
             state = current.status if current.accepted is None else "accepted before"
             raise MarketError(Code.PAYMENT_NOT_DOUBTFUL, f"The payment is {state}.")
-        given_up = current._replace(status=after)
-        await booking.notify(tx, context, given_up)
-        return given_up, {"status": (before, after)}
+        after = PaymentStatus.FAILED
+        given_up = await booking.move(tx, context, current, after, doubt=current.doubt)
+        return given_up, {"status": (current.status, after)}
 
     made = Act(author, Action.PAYMENT_GIVE_UP, PAYMENT, row.id, row.user_id, reason(why))
     return await context.store.write(act, context, made, change)

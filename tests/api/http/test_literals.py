@@ -15,6 +15,7 @@ from market.dispatch.device_work import WorkState
 from market.jobs.hindrances import Hindrance
 from market.money.ledger import TransferKind
 from market.money.money import Currency
+from market.payouts.lines import PAYOUT, Term
 from market.payouts.rules import Rule
 from market.payouts.terms import MethodKind
 
@@ -34,6 +35,7 @@ from market.payouts.terms import MethodKind
         (literals.PAYOUT_STATES, PayoutStatus),
         (literals.PAYOUT_METHODS, MethodKind),
         (literals.PAYOUT_RULES, Rule),
+        (literals.EARNING_TERMS, Term),
     ],
 )
 def test_each_value_of_an_enumeration_has_its_literal(
@@ -45,6 +47,7 @@ def test_each_value_of_an_enumeration_has_its_literal(
 def test_every_kind_of_transfer_is_a_kind_of_transaction() -> None:
     shown = {WORDS.get(kind, kind) for kind in {*TransferKind} - UNSEEN}
     assert shown <= set(literals.TRANSACTION_KINDS)
+    assert {*literals.TRANSACTION_KINDS, PAYOUT} == set(literals.EARNING_LINE_KINDS)
 
 
 def test_each_type_of_deploy_becomes_a_type_of_job() -> None:

@@ -93,12 +93,16 @@ async def test_a_payout_is_requested_shown_and_cancelled(service: Service) -> No
     amounts = {name: each["amount"] for name, each in found.items()}
     assert amounts.pop("earned") == sum(amounts.values()) == EARNED
     assert amounts["in_payout"] == 1_000
-    assert found["in_payout"]["lines"] == "/api/payouts"
-    lines = await service.call("GET", found["earned"]["lines"], token=who.person.token)
-    parts = [(each["kind"], each["earned"]) for each in lines.body["transactions"]]
-    assert sum(part for kind, part in parts if kind == "earning") == EARNED
-    assert sum(part for _, part in parts) == amounts["available"]
-    assert ("hold", -1_000) in parts
+    for name, each in found.items():
+        listed = await service.call("GET", each["lines"], token=who.person.token)
+        assert sum(line["amount"] for line in listed.body["lines"]) == found[name]["amount"]
+    found_payouts = (
+        await service.call("GET", found["in_payout"]["lines"], token=who.person.token)
+    ).body["lines"]
+    assert [(line["id"], line["kind"]) for line in found_payouts] == [(payout["id"], "payout")]
+    for wrong in ("currency=credit", "currency=eur&term=paid", "currency=usd&term=owed"):
+        refused = await service.call("GET", f"/api/earnings/lines?{wrong}", token=who.person.token)
+        assert refused.code == "invalid_field"
     path = f"/api/payouts/{payout['id']}"
     for _ in range(2):
         ended = await service.call("POST", f"{path}/cancel", token=who.person.token)
@@ -156,6 +160,7 @@ async def test_amounts_that_cannot_be_paid_are_refused(
         ({**BANK, "holder": "a\u202eb"}, "holder"),
         ({**BANK, "bic": "NOT A BIC"}, "bic"),
         ({"kind": "paypal", "email": "nobody"}, "email"),
+        ({"kind": "paypal", "email": f"{'x' * 116}@example.com"}, "email"),
         ({"kind": "manual", "text": "x"}, "text"),
         ({"kind": "stripe"}, "kind"),
     ],

@@ -47,21 +47,37 @@ class Stand:
         name = body["sender_batch_header"]["sender_batch_id"]
         if name in self.batches:
             href = f"{self.url}/v1/payments/payouts/OUT-{name}"
-            error = {"name": "USER_BUSINESS_ERROR", "links": [{"rel": "self", "href": href}]}
+            error = {
+                "name": "USER_BUSINESS_ERROR",
+                "message": "The batch was sent before.",
+                "debug_id": "1",
+                "links": [{"rel": "self", "href": href}],
+            }
             return web.json_response(error, status=400)
         self.batches[name] = body
-        header = {"payout_batch_id": f"OUT-{name}", "batch_status": "PENDING"}
-        return web.json_response({"batch_header": header}, status=201)
+        return web.json_response({"batch_header": self.header(name, "PENDING")}, status=201)
+
+    def header(self, name: str, status: str) -> dict[str, Any]:
+        """Return the header of a batch in replies."""
+        return {
+            "payout_batch_id": f"OUT-{name}",
+            "batch_status": status,
+            "sender_batch_header": self.batches[name]["sender_batch_header"],
+        }
 
     async def show(self, request: web.Request) -> web.Response:
-        batch = self.batches[request.match_info["name"].removeprefix("OUT-")]
+        name = request.match_info["name"].removeprefix("OUT-")
         items = [
-            {"transaction_status": state, "payout_item": item}
-            for item, state in zip(batch["items"], STATES, strict=True)
+            {
+                "payout_item_id": f"ITEM-{item['sender_item_id']}",
+                "payout_batch_id": f"OUT-{name}",
+                "transaction_status": state,
+                "payout_item": item,
+            }
+            for item, state in zip(self.batches[name]["items"], STATES, strict=True)
         ]
-        return web.json_response(
-            {"batch_header": {"batch_status": self.batch_status}, "items": items}
-        )
+        header = self.header(name, self.batch_status)
+        return web.json_response({"batch_header": header, "items": items})
 
 
 @contextlib.asynccontextmanager

@@ -6,9 +6,10 @@ from market.base.states import PayoutStatus
 from market.money import ledger
 from market.money.ledger import Movement, Transfer, TransferKind
 from market.money.money import MICRO, Currency
-from market.payouts import steps
+from market.payouts import lines, steps
 from market.payouts.details import Details
 from market.payouts.files import Format, Line, Outcome
+from market.payouts.lines import Lines, Term
 from market.payouts.payouts import Request
 from market.payouts.rules import Earnings, earnings_of, quote
 from market.payouts.terms import MethodKind, RejectReason
@@ -78,6 +79,25 @@ async def earned_part(market: Market, user: str, currency: Currency = Currency.C
 async def earnings(market: Market, user: str, currency: Currency = Currency.CREDIT) -> Earnings:
     """Return the terms of a user's earnings."""
     return await market.store.read(earnings_of, user, currency)
+
+
+async def check_lines(market: Market, user: str, limit: int = 1_000) -> None:
+    """Add the lines of each term up, in parts of `limit`, and compare them with the term."""
+
+    async def unit(tx: Transaction) -> None:
+        for currency in Currency:
+            found = await earnings_of(tx, user, currency)
+            for term in Term:
+                total, before, seen = 0, "", set[str]()
+                while part := await lines.page(tx, user, Lines(currency, term, before, limit)):
+                    ids = [line.id for line in part]
+                    assert ids == sorted({*ids} - seen, reverse=True)
+                    seen |= {*ids}
+                    total += sum(line.amount for line in part)
+                    before = ids[-1]
+                assert total == getattr(found, term), (currency, term)
+
+    await market.store.read(unit)
 
 
 async def confirm(market: Market, user: str) -> None:

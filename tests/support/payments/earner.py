@@ -13,7 +13,7 @@ from market.staff.money import paying
 from storage.payouts.payouts import PayoutRow
 from support.market.books import available, balance, held
 from support.market.market import PAYOUT_METHODS, Market
-from support.market.payouts import add_method, confirm, earn, earned_part, reward
+from support.market.payouts import add_method, check_lines, confirm, earn, earned_part, reward
 from support.market.staff import ROOT
 
 CREDIT = Currency.CREDIT
@@ -122,6 +122,7 @@ class Earner:
             if row.state in ENDS:
                 assert self._ended.setdefault(row.id, row.state) == row.state
             assert row.id not in self._ended or row.state in ENDS
+        await check_lines(self._market, self._user)
         gone = [row for row in self.rows if row.state in (*OPEN, "paid")]
         left = self.earned - sum(row.amount for row in gone)
         assert left >= 0

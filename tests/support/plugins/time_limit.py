@@ -6,6 +6,10 @@ handler: the test goes on sleeping. A `SystemExit` leaves the loop. Where a test
 teardown may hang for the same reason, so the alarm goes off again and again until the test is over:
 it raises while the test's own code runs, and never while pytest reports the outcome. Where even
 that is in vain (a call that never returns to the interpreter) the run ends with a traceback.
+
+Hypothesis takes a `SystemExit` for a failure of the example, repeats the example, and reports that
+the second run differs: that the data generation is inconsistent, for instance. So a test that ends
+with another exception after its limit fails by the limit, and the other exception is the cause.
 """
 
 import asyncio
@@ -26,6 +30,7 @@ LAST_RESORT_SECONDS = 120.0
 
 _LIMIT = pytest.StashKey[float]()
 _IN_TEST = pytest.StashKey[bool]()
+_EXCEEDED = pytest.StashKey[bool]()
 _STDERR = pytest.StashKey[int]()
 
 
@@ -47,6 +52,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
     """Start the clock of a test: setup, call and teardown."""
     item.stash[_LIMIT] = settings.timeout
+    item.stash[_EXCEEDED] = False
     _arm(item, settings.timeout)
     return True
 
@@ -65,6 +71,10 @@ def _in_test(item: pytest.Item) -> Iterator[None]:
     item.stash[_IN_TEST] = True
     try:
         return (yield)
+    except Exception as error:
+        if item.stash.get(_EXCEEDED, False):
+            raise _exceeded(item) from error
+        raise
     finally:
         item.stash[_IN_TEST] = False
 
@@ -101,13 +111,19 @@ def _arm(item: pytest.Item, seconds: float) -> None:
         if not item.stash.get(_IN_TEST, False):
             return
         _print_stacks()
-        raise TimeLimitExceeded(f"the test took longer than its limit of {seconds:g} s")
+        item.stash[_EXCEEDED] = True
+        raise _exceeded(item)
 
     signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds, min(seconds, REPEAT_SECONDS))
     faulthandler.dump_traceback_later(
         seconds + LAST_RESORT_SECONDS, exit=True, file=item.config.stash[_STDERR]
     )
+
+
+def _exceeded(item: pytest.Item) -> TimeLimitExceeded:
+    limit = item.stash[_LIMIT]
+    return TimeLimitExceeded(f"the test took longer than its limit of {limit:g} s")
 
 
 def _print_stacks() -> None:

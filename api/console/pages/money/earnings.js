@@ -9,15 +9,12 @@ import { paced, unlessRefused, worded } from "../traffic/shared.js";
 import { paid, place } from "../work/shared.js";
 import { methodsOf } from "./methods.js";
 import { requesting } from "./requesting.js";
-import { Lines, duration, payoutState } from "./shared.js";
+import { Lines, PACE_MS, duration, payoutState } from "./shared.js";
 
 export const words = "money";
 export const title = "money.earnings.title";
 
-const PACE_MS = 500; // several events of one cause are one request
 const TERMS = ["available", "held", "in_payout", "paid", "fees", "spent"];
-// The pages with the lines of a term.
-const PAGES = { "/api/payouts": "#payouts", "/api/wallet": "/console/wallet", "/api/wallet/transactions": "/console/wallet" };
 
 export async function render(main, page) {
   const earnings = new Earnings(page);
@@ -92,7 +89,7 @@ function sums(earned) {
 }
 
 function equation(terms, currency) {
-  const term = (name) => link(PAGES[terms[name].lines] ?? "/console/wallet", t(`money.earnings.${name}`, { amount: paid(terms[name].amount, currency) }), { data: { term: name, amount: terms[name].amount } });
+  const term = (name) => link(`/console/earnings/lines?currency=${currency}&term=${name}`, t(`money.earnings.${name}`, { amount: paid(terms[name].amount, currency) }), { data: { term: name, amount: terms[name].amount } });
   const parts = TERMS.map((name, index) => [index ? " + " : " = ", term(name)]);
   return el("p", { class: "identity" }, term("earned"), parts);
 }

@@ -3,7 +3,7 @@
 import { get } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";
 import { card, facts, link, table } from "../../lib/view.js";
-import { language, money, percent, t } from "../../lib/words.js";
+import { country, language, money, percent, t } from "../../lib/words.js";
 import { worded } from "../traffic/shared.js";
 import { provider } from "./shared.js";
 
@@ -39,7 +39,7 @@ const ofCountries = (countries) =>
   table({
     caption: t("money.prices.countries"),
     columns: [
-      { key: "country", label: t("money.prices.country"), cell: (row) => new Intl.DisplayNames(language(), { type: "region", fallback: "code" }).of(row.country.toUpperCase()) },
+      { key: "country", label: t("money.prices.country"), cell: (row) => country(row.country) },
       { key: "exits", label: t("money.prices.exits") },
       { key: "floor", label: t("money.prices.from"), number: true, cell: (row) => money(row.price_per_gb_floor) },
     ],

@@ -1,4 +1,4 @@
-// A receipt, as it is printed.
+// A receipt or an invoice, as it is printed.
 
 import { get } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";
@@ -6,16 +6,18 @@ import { name } from "../../lib/site.js";
 import { button, card, facts, link, table } from "../../lib/view.js";
 import { day, money, percent, t } from "../../lib/words.js";
 import { save } from "../../lib/saving.js";
+import { linesOf } from "./buyer.js";
 
 export const words = "money";
 export const title = "money.receipt";
 
 export async function render(main, page) {
   const { receipt } = await get(`/api/payments/${page.params.id}/receipt`, null, { signal: page.signal });
+  const kind = receipt.is_invoice ? "invoice" : "receipt";
   main.append(
     card(
-      t("money.receipt.number", { number: String(receipt.number) }),
-      el("div", { class: "sums" }, party(t("money.receipt.seller"), receipt.seller.length ? receipt.seller : [name()]), party(t("money.receipt.buyer"), [receipt.buyer_name, receipt.buyer_email])),
+      t(`money.${kind}.number`, { number: String(receipt.number) }),
+      el("div", { class: "sums" }, party(t("money.receipt.seller"), receipt.seller.length ? receipt.seller : [name()]), party(t("money.receipt.buyer"), receipt.buyer ? linesOf(receipt.buyer) : [receipt.buyer_name, receipt.buyer_email])),
       facts([
         [t("money.receipt.date"), day(receipt.issued_at)],
         [t("money.payment.id"), receipt.payment_id],
@@ -23,7 +25,7 @@ export async function render(main, page) {
       lines(receipt),
     ),
     receipt.credit_notes.length ? card(t("money.notes"), notes(receipt)) : "",
-    el("div", { class: "actions" }, button(t("money.receipt.print"), () => window.print(), { kind: "primary" }), button(t("money.receipt.pdf"), () => save(`/api/payments/${receipt.payment_id}/receipt.pdf`, `receipt-${receipt.number}.pdf`)), link(`/console/wallet/pay/${receipt.payment_id}`, t("money.receipt.payment"))),
+    el("div", { class: "actions" }, button(t("money.receipt.print"), () => window.print(), { kind: "primary" }), button(t("money.receipt.pdf"), () => save(`/api/payments/${receipt.payment_id}/receipt.pdf`, `${kind}-${receipt.number}.pdf`)), link(`/console/wallet/pay/${receipt.payment_id}`, t("money.receipt.payment"))),
   );
 }
 

@@ -2,15 +2,22 @@
 
 import { get } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";
-import { badge, link, more } from "../../lib/view.js";
+import { badge, link, more, sessionName } from "../../lib/view.js";
 import { t } from "../../lib/words.js";
 import { worded } from "../traffic/shared.js";
-import { list } from "../work/shared.js";
+import { list, paid } from "../work/shared.js";
 
+export const PACE_MS = 500; // several events of one cause are one request
 const LIMIT = 25;
 const MICRO = 1_000_000;
 const HOUR = 3_600; // seconds
 const DAY = 24 * HOUR;
+// The beginning of a reference, and the page of its subject.
+const SUBJECTS = [
+  [/^bandwidth:([0-9a-f-]{36})/, "sessions", "session"],
+  [/^(?:review:)?job:([0-9a-f-]{36})/, "jobs", "job"],
+  [/^deploy:([0-9a-f-]{36})/, "deploys", "deploy"],
+];
 const KIND_OF_PAYMENT = { open: "info", paid: "good", refunding: "info", refunded: "info", disputed: "warn", charged_back: "bad", expired: "warn", failed: "bad", doubtful: "warn" };
 const KIND_OF_PAYOUT = { requested: "info", approved: "info", sent: "info", paid: "good", cancelled: "warn", rejected: "bad", failed: "bad" };
 
@@ -27,6 +34,23 @@ export const added = (...amounts) => Math.round(amounts.reduce((sum, each) => su
 // A time of the terms, in days or in hours.
 export const duration = (seconds) => (seconds && seconds % DAY === 0 ? t("money.days", { n: seconds / DAY }) : t("money.hours", { n: Math.round(seconds / HOUR) }));
 
+// An amount of a wallet with its sign.
+export function signed({ amount, currency }) {
+  const text = paid(amount, currency);
+  return amount > 0 ? `+${text}` : text;
+}
+
+// The subject of a line, by its reference.
+export function subject({ reference }) {
+  for (const [form, area, word] of SUBJECTS) {
+    const found = form.exec(reference);
+    if (!found) continue;
+    const name = word === "session" ? sessionName(found[1]) : t(`money.for.${word}`, { id: found[1].slice(-8) });
+    return link(`/console/${area}/${found[1]}`, name);
+  }
+  return reference;
+}
+
 // Whether an amount is whole cents.
 export const isWhole = (amount) => Math.round(amount * MICRO) % (MICRO / 100) === 0;
 
@@ -41,10 +65,10 @@ export function hosted(url) {
 }
 
 // A list of the API, the newest first, that grows by "load more"; `refresh()` requests again what is shown. The rows of
-// `path` are under `key`; the rest is as `list` takes it.
+// `path`, with a `query`, are under `key`; the rest is as `list` takes it.
 export class Lines {
-  constructor({ signal, kept }, { path, key, ...table }) {
-    Object.assign(this, { signal, kept, path, key, turn: 0, length: 0 });
+  constructor({ signal, kept }, { path, key, query = {}, ...table }) {
+    Object.assign(this, { signal, kept, path, key, query, turn: 0, length: 0 });
     this.list = list(table);
     this.next = more(() => this.longer());
     this.next.hidden = true;
@@ -57,7 +81,7 @@ export class Lines {
     const found = [];
     let cursor = null;
     do {
-      const part = await get(this.path, { limit: LIMIT, cursor }, { signal: this.signal });
+      const part = await get(this.path, { ...this.query, limit: LIMIT, cursor }, { signal: this.signal });
       found.push(...part[this.key]);
       cursor = part.next_cursor;
     } while (cursor && found.length < (this.kept[this.key] ?? LIMIT));

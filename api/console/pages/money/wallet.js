@@ -4,23 +4,17 @@ import { get } from "../../lib/api.js";
 import { el, update } from "../../lib/dom.js";
 import { facts as site } from "../../lib/site.js";
 import { follow } from "../../lib/stream.js";
-import { card, facts, link, notice, sessionName } from "../../lib/view.js";
+import { card, facts, link, notice } from "../../lib/view.js";
 import { credits, date, day, money, t } from "../../lib/words.js";
 import { unlessRefused } from "../traffic/shared.js";
-import { paid, place } from "../work/shared.js";
+import { place } from "../work/shared.js";
+import { Buyer } from "./buyer.js";
 import { paying } from "./paying.js";
 import { Topping } from "./topping.js";
-import { Lines, added, paymentState, receiptLink } from "./shared.js";
+import { Lines, added, paymentState, receiptLink, signed, subject } from "./shared.js";
 
 export const words = "money";
 export const title = "money.wallet.title";
-
-// The beginning of a reference, and the page of its subject.
-const SUBJECTS = [
-  [/^bandwidth:([0-9a-f-]{36})/, "sessions", "session"],
-  [/^(?:review:)?job:([0-9a-f-]{36})/, "jobs", "job"],
-  [/^deploy:([0-9a-f-]{36})/, "deploys", "deploy"],
-];
 
 export async function render(main, page) {
   const wallet = new Balance(page);
@@ -36,20 +30,22 @@ class Balance {
     this.sums = el("div", { class: "sums" });
     this.pay = place();
     this.topping = new Topping(page);
+    this.buyer = new Buyer(page);
+    this.buyer.node.hidden = true;
     this.empty = el("p");
     const earn = link("/console/devices", t("money.wallet.earn"), { kind: "primary" });
     this.moves = new Lines(page, { path: "/api/wallet/transactions", key: "transactions", caption: t("money.wallet.caption"), columns: columns(), empty: { text: this.empty, action: earn } });
     this.payments = new Lines(page, { path: "/api/payments", key: "payments", caption: t("money.payments.caption"), columns: ofPayments(), empty: { text: t("money.payments.empty") } });
     this.paid = card(t("money.payments"), this.payments.node);
     this.paid.hidden = true;
-    this.node = el("div", null, this.restrictions, this.sums, this.pay.node, this.topping.node, this.paid, card(t("money.wallet.moves"), this.moves.node));
+    this.node = el("div", null, this.restrictions, this.sums, this.pay.node, this.topping.node, this.paid, this.buyer.node, card(t("money.wallet.moves"), this.moves.node));
   }
 
   async refresh() {
     this.turn += 1;
     const { turn } = this;
     const asked = { signal: this.signal };
-    const [sums, offer] = await Promise.all([get("/api/wallet", null, asked), get("/api/payments/offer", null, asked), this.moves.refresh(), this.payments.refresh(), this.topping.refresh()]);
+    const [sums, offer] = await Promise.all([get("/api/wallet", null, asked), get("/api/payments/offer", null, asked), this.moves.refresh(), this.payments.refresh(), this.topping.refresh(), this.buyer.refresh()]);
     if (turn !== this.turn) return; // a later request is newer
     this.balance = sums.usd_balance;
     update(this.restrictions, restrictions(offer));
@@ -57,6 +53,7 @@ class Balance {
     this.pay.showOf(offer, () => card(t("money.pay"), offer.providers.length ? paying(offer, () => this.balance) : byHand()));
     this.pay.node.querySelector("form")?.dispatchEvent(new Event("input")); // the bill begins with the balance
     this.paid.hidden = !this.payments.length && !offer.providers.length;
+    this.buyer.node.hidden = this.paid.hidden;
     update(this.empty, emptiness(sums, offer));
   }
 }
@@ -129,18 +126,3 @@ const columns = () => [
 
 // The part of a line that is earned money.
 const earned = (row) => (row.earned ? el("span", { class: "hint block" }, t("money.wallet.earned", { amount: signed({ ...row, amount: row.earned }) })) : null);
-
-function signed({ amount, currency }) {
-  const text = paid(amount, currency);
-  return amount > 0 ? `+${text}` : text;
-}
-
-function subject({ reference }) {
-  for (const [form, area, word] of SUBJECTS) {
-    const found = form.exec(reference);
-    if (!found) continue;
-    const name = word === "session" ? sessionName(found[1]) : t(`money.for.${word}`, { id: found[1].slice(-8) });
-    return link(`/console/${area}/${found[1]}`, name);
-  }
-  return reference;
-}

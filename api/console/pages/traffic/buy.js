@@ -6,7 +6,7 @@ import { form } from "../../lib/forms.js";
 import { go } from "../../lib/router.js";
 import { follow } from "../../lib/stream.js";
 import { button, card, facts, link, live, notice, secret } from "../../lib/view.js";
-import { language, money, t } from "../../lib/words.js";
+import { country, money, t } from "../../lib/words.js";
 import { remember, unlessRefused } from "./shared.js";
 
 export const words = "traffic";
@@ -79,7 +79,6 @@ function floorOf(code, terms, countries) {
   return Math.max(terms.price_per_gb_floor, exit?.price_per_gb_floor ?? 0);
 }
 
-const country = (code) => new Intl.DisplayNames(language(), { type: "region", fallback: "code" }).of(code.toUpperCase());
 
 function mine(input) {
   return button(

@@ -10,7 +10,7 @@ from support.market.market import Market
 from support.market.staff_money import ASKER, LIMITS, NOTHING, SECOND
 from support.payments.bank import Bank
 
-from market.base.errors import Code
+from market.base.errors import Code, MarketError
 from market.money.audit import audit_ledger
 from market.money.money import MICRO
 from market.payments.provider import ProviderError
@@ -192,3 +192,49 @@ async def test_a_payment_that_was_given_up_stays_so_until_the_facts_agree(
     bank.set(payment_id, currency="usd")
     await look(market, payment_id)
     assert await available(market, user) == 21 * USD
+
+
+@pytest.mark.both_engines
+async def test_of_an_acceptance_and_giving_up_at_once_one_wins(market: Market, bank: Bank) -> None:
+    user, paid = await market.person(), 0
+    for _ in range(6):
+        payment = await market.payments.create(user, 20 * USD)
+        bank.pay(payment.id)
+        bank.set(payment.id, amount=21 * USD)
+        await market.payments.find(user, payment.id)
+        outcomes = await asyncio.gather(
+            doubts.credit(market.context, ASKER, payment.id, LIMITS, amount=USD, why="arrived"),
+            doubts.give_up(market.context, SECOND, payment.id, "unknown"),
+            return_exceptions=True,
+        )
+        (lost,) = [each for each in outcomes if isinstance(each, MarketError)]
+        assert lost.code is Code.PAYMENT_NOT_DOUBTFUL
+        await look(market, payment.id)
+        is_credited = outcomes.index(lost) == 1
+        paid += USD * is_credited
+        found = await market.payments.find(user, payment.id)
+        assert found.status == ("paid" if is_credited else "failed")
+        market.clock.now += 86_400
+    assert await available(market, user) == paid
+
+
+@pytest.mark.both_engines
+async def test_giving_up_beside_a_look_that_credits_is_done_or_refused(
+    market: Market, bank: Bank
+) -> None:
+    for _ in range(6):
+        user, payment_id = await doubtful(market, bank)
+        bank.set(payment_id, amount=20 * USD)
+        market.clock.now += 3
+        outcomes = await asyncio.gather(
+            market.payments.fulfil(payment_id),
+            doubts.give_up(market.context, ASKER, payment_id, "unknown"),
+            return_exceptions=True,
+        )
+        refused = [each for each in outcomes if isinstance(each, Exception)]
+        assert [getattr(each, "code", each) for each in refused] in (
+            [],
+            [Code.PAYMENT_NOT_DOUBTFUL],
+        )
+        await look(market, payment_id)  # the facts agree, so it is credited in any case
+        assert await available(market, user) == 21 * USD

@@ -1,0 +1,122 @@
+"""Queries on the lines of each term of a user's earnings: they add up to the term."""
+
+from typing import NamedTuple
+
+from storage.engines.paging import NEWEST_FIRST, behind
+from storage.engines.store import Transaction, Value
+from storage.money.earned import OWN_HOLDS
+from storage.payouts.payouts import OPEN
+
+
+class LineRow(NamedTuple):
+    """A line: micro-units of earned money. `id` is a transfer's identifier, or a payout's."""
+
+    id: str
+    created_at: int
+    kind: str
+    reference: str
+    amount: int
+
+
+_EARNING = "t.kind IN ('capture', 'payout', 'award')"
+# Transfers of payouts, and those into open holds, are lines of other terms.
+_IN_OTHER_TERMS = f"""(
+    t.reference IN (
+        SELECT 'payout:' || id FROM payouts WHERE user_id = :user_id AND currency = :currency
+    )
+    OR t.kind = 'hold' AND t.reference IN (
+        SELECT id FROM holds
+        WHERE user_id = :user_id AND currency = :currency AND resolved_at IS NULL AND earned > 0
+            AND {OWN_HOLDS}
+    )
+)"""
+
+
+def _side(side: str, sign: str, only: str) -> str:
+    """Return SQL for the transfers with earned money on one side of an account."""
+    return f"""
+        SELECT * FROM (
+            SELECT e.transfer_id, SUM(e.earned) AS amount
+            FROM entries AS e JOIN transfers AS t ON t.id = e.transfer_id
+            WHERE e.{side}_account = :account AND e.earned {sign} 0 AND e.transfer_id < :before
+                AND {only}
+            GROUP BY e.transfer_id ORDER BY e.transfer_id {NEWEST_FIRST} LIMIT :limit
+        ) AS {side}_side
+    """
+
+
+def _of_transfers(came: str, left: str, sign: str) -> str:
+    """Return the query for a term whose lines are transfers.
+
+    Args:
+        came: SQL for the condition of transfers that brought earned money.
+        left: SQL for the condition of transfers that took earned money.
+        sign: "" or "-", of the lines.
+    """
+    return f"""
+        SELECT t.id, t.created_at, t.kind, t.reference, CAST({sign}m.amount AS BIGINT)
+        FROM (
+            SELECT transfer_id, SUM(amount) AS amount
+            FROM ({_side("credit", ">", came)} UNION ALL {_side("debit", "<", left)}) AS sides
+            GROUP BY transfer_id ORDER BY transfer_id DESC LIMIT :limit
+        ) AS m
+        JOIN transfers AS t ON t.id = m.transfer_id
+        ORDER BY t.id DESC
+    """
+
+
+def _of_payouts(states: str, amount: str) -> str:
+    """Return the query for a term whose lines are payouts."""
+    return f"""
+        SELECT id, requested_at, 'payout', 'payout:' || id, {amount} FROM payouts
+        WHERE user_id = :user_id AND id < :before AND currency = :currency
+            AND state IN {states} AND {amount} > 0
+        ORDER BY id {NEWEST_FIRST} LIMIT :limit
+    """
+
+
+_QUERIES = {
+    "earned": _of_transfers(_EARNING, "FALSE", ""),
+    "available": _of_transfers("TRUE", "TRUE", ""),
+    # A line is the transfer into the hold. A user has a bounded number of open holds.
+    "held": f"""
+        SELECT t.id, t.created_at, t.kind, t.reference, h.earned
+        FROM holds AS h JOIN transfers AS t ON t.business_key = h.id || ':hold'
+        WHERE h.user_id = :user_id AND h.currency = :currency AND h.resolved_at IS NULL
+            AND h.earned > 0 AND h.{OWN_HOLDS} AND h.id NOT LIKE 'payout:%' AND t.id < :before
+        ORDER BY t.id DESC LIMIT :limit
+    """,
+    "in_payout": _of_payouts(OPEN, "amount"),
+    "paid": _of_payouts("('paid')", "amount - fee_amount"),
+    "fees": _of_payouts("('paid')", "fee_amount"),
+    "spent": _of_transfers(
+        f"NOT {_EARNING} AND NOT {_IN_OTHER_TERMS}", f"NOT {_IN_OTHER_TERMS}", "-"
+    ),
+}
+TERMS = tuple(_QUERIES)
+
+
+async def page(
+    tx: Transaction, user_id: str, currency: str, term: str, *, before: str, limit: int
+) -> list[LineRow]:
+    """Return the lines of a term of a user's earnings, the newest first.
+
+    Args:
+        tx: the transaction.
+        user_id: the user.
+        currency: of the earnings.
+        term: one of `TERMS`.
+        before: only lines older than this identifier; "" for the newest.
+        limit: how many at most.
+    """
+    sql = _QUERIES[term]
+    values: dict[str, Value] = {
+        "user_id": user_id,
+        "currency": currency,
+        "account": f"user:{user_id}:available:{currency}",
+        "before": behind(before),
+        "limit": limit,
+    }
+    return await tx.all(
+        LineRow, sql, **{name: each for name, each in values.items() if f":{name}" in sql}
+    )

@@ -1,0 +1,67 @@
+"""The lines of each term of earnings add up to the term, on both engines."""
+
+import pytest
+from msgspec.structs import replace
+from support.market.jobs import running, wanted
+from support.market.market import Market
+from support.market.payouts import (
+    check_lines,
+    earn,
+    earn_usd,
+    earner,
+    earnings,
+    request,
+    reward,
+    send,
+)
+from support.market.staff import ROOT
+from support.market.staff_money import corrected
+
+from market.money.money import MICRO, Currency
+from market.payouts import steps
+from market.payouts.lines import Lines, Term
+from market.payouts.terms import FailReason
+
+pytestmark = pytest.mark.both_engines
+CREDIT = Currency.CREDIT
+
+
+async def test_the_lines_of_each_term_add_up_to_it(market: Market) -> None:
+    market.payouts.terms = replace(market.payouts.terms, fee=MICRO // 2, a_day=9)
+    user, method = await earner(market)
+    await check_lines(market, user)
+    await earn_usd(market, user)
+    await earn(market, user, 500)
+    await reward(market, user, 100)
+    paid, returned = [await request(market, user, method, 500) for _ in range(2)]
+    for row in (paid, returned):
+        await market.store.write(steps.approve, market.context, row.id)
+        await send(market, row)
+        await market.store.write(steps.pay, market.context, row.id)
+    await market.store.write(steps.fail, market.context, returned.id, FailReason.RETURNED)
+    cancelled = await request(market, user, method, 500)
+    await market.payouts.cancel(user, cancelled.id)
+    waiting = await request(market, user, method, 500)
+    bought, device = await running(market, user, await market.person(), price=150 * MICRO)
+    await market.jobs.complete(device, bought, "done")
+    back = await market.jobs.create(user, wanted(price=200 * MICRO))
+    await market.jobs.cancel(user, back)
+    held = await market.jobs.create(user, wanted(price=70 * MICRO))
+    await corrected(market, ROOT, user, -30, currency=CREDIT)
+    found = await earnings(market, user)
+    assert min(getattr(found, term) for term in Term) > 0
+    for limit in (1, 2, 1_000):
+        await check_lines(market, user, limit)
+    await check_lines(market, await market.person())
+
+    async def of(term: Term) -> list[tuple[str, str, int]]:
+        rows = await market.payouts.lines(user, Lines(CREDIT, term, "", 100))
+        return [(row.kind, row.reference, row.amount) for row in rows]
+
+    assert await of(Term.HELD) == [("hold", f"job:{held}", 70 * MICRO)]
+    assert await of(Term.IN_PAYOUT) == [("payout", f"payout:{waiting.id}", waiting.amount)]
+    net = paid.amount - paid.fee_amount
+    assert await of(Term.PAID) == [("payout", f"payout:{paid.id}", net)]
+    assert await of(Term.FEES) == [("payout", f"payout:{paid.id}", paid.fee_amount)]
+    assert {kind for kind, _, _ in await of(Term.EARNED)} == {"earning"}
+    assert {kind for kind, _, _ in await of(Term.SPENT)} == {"hold", "release", "correction"}
