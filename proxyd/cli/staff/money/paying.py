@@ -21,7 +21,8 @@ from proxyd.ops.books import approval_limits
 from proxyd.ops.signing_key import signing_key
 from storage.payouts.payouts import PayoutRow
 
-FORMATS = {"csv": Format.CSV, "pain001": Format.PAIN_9, "pain001.03": Format.PAIN_3}
+TABLE = "csv"
+FORMATS = {TABLE: Format.CSV, "pain001": Format.PAIN_9, "pain001.03": Format.PAIN_3}
 
 
 async def _list(desk: Desk, options: Namespace) -> Report:
@@ -104,6 +105,7 @@ async def _reject(desk: Desk, options: Namespace) -> Report:
 
 
 async def _export(desk: Desk, options: Namespace) -> Report:
+    _require_matching(options)
     path, done = Path(options.file), None
     # Before the payouts are marked as sent: a folder that is not there must not cost a batch.
     handle = _begun(path)
@@ -125,6 +127,20 @@ async def _export(desk: Desk, options: Namespace) -> Report:
     }
 
 
+def _require_matching(options: Namespace) -> None:
+    """Refuse options that would have no effect: a bank would get another file than was asked for.
+
+    Raises:
+        MarketError: `invalid_field`.
+    """
+    if options.batch and (options.format or options.eur_rate):
+        message = "A batch keeps its format and its rate: --batch takes neither of them."
+        raise MarketError(Code.INVALID_FIELD, message)
+    if options.eur_rate and options.format in (None, TABLE):
+        message = "A table is in USD: --eur-rate is for the formats pain001 and pain001.03."
+        raise MarketError(Code.INVALID_FIELD, message)
+
+
 async def _exported(desk: Desk, options: Namespace) -> paying.Exported:
     sealing = _sealing(desk)
     if options.batch:
@@ -132,7 +148,7 @@ async def _exported(desk: Desk, options: Namespace) -> paying.Exported:
     payouts = desk.settings.payouts
     rate = None if options.eur_rate is None else Decimal(options.eur_rate) / 1_000_000
     debtor = Debtor(payouts.debtor_name, payouts.debtor_iban, payouts.debtor_bic, rate)
-    form = FORMATS[options.format]
+    form = FORMATS[options.format or TABLE]
     by_itself = MethodKind.PAYPAL if payouts.paypal_client_id else None
     return await paying.export(desk.context, desk.author, sealing, form, debtor, but=by_itself)
 
