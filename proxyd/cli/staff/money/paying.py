@@ -128,7 +128,7 @@ async def _export(desk: Desk, options: Namespace) -> Report:
 
 
 def _require_matching(options: Namespace) -> None:
-    """Refuse options that would have no effect: a bank would get another file than was asked for.
+    """Refuse options that would have no effect: the file would be another one than they name.
 
     Raises:
         MarketError: `invalid_field`.
