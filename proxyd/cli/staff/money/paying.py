@@ -15,6 +15,7 @@ from market.payouts.files import Debtor, Format
 from market.payouts.rules import Earnings
 from market.payouts.terms import MethodKind, RejectReason
 from market.staff.money import paying
+from proxyd.cli.output import OutputError
 from proxyd.cli.staff.base.desk import FAILED, WAITS, Command, Desk, Ended, Report, Row, when
 from proxyd.cli.staff.money.money import report
 from proxyd.ops.books import approval_limits
@@ -186,11 +187,21 @@ def _begun(path: Path) -> int:
 
 
 def _finish(path: Path, handle: int, done: paying.Exported | None) -> None:
-    """Write a batch to its file, or remove the file without one."""
-    with os.fdopen(handle, "wb") as file:
-        if done is not None:
-            file.write(done.content.encode())
-    if done is None or done.batch is None:
+    """Write a batch to its file, or remove the file without one.
+
+    Raises:
+        OutputError: it cannot be written; the payouts are marked as sent by then.
+    """
+    batch = None if done is None else done.batch
+    try:
+        with os.fdopen(handle, "wb") as file:
+            if done is not None:
+                file.write(done.content.encode())
+    except OSError as error:
+        path.unlink()
+        again = f"; write it again: proxyd payouts export FILE --batch {batch.id}" if batch else ""
+        raise OutputError(f"{path} cannot be written: {error.strerror}{again}") from error
+    if batch is None:
         path.unlink()
 
 
