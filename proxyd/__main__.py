@@ -22,8 +22,11 @@ from proxyd.compiled import finder
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0 done, 1 failed, 2 called wrongly."""
-    options = _parser().parse_args(arguments)
-    from proxyd.cli import commands
+    try:
+        options = _parser().parse_args(arguments)
+        from proxyd.cli import commands
+    except KeyboardInterrupt:  # as `carry_out` does later
+        return 1
 
     return commands.carry_out(options)
 

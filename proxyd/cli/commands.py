@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from config.load import Check, SettingsError, load
 from config.settings import Settings
 from market.base.errors import Code, MarketError
-from proxyd.cli.output import complain, say
+from proxyd.cli.output import OutputError, complain, say
 from proxyd.ops import logs
 from proxyd.ops.errors import CannotServeError
 from storage.engines.errors import AlreadyClaimedError, StoreError
@@ -67,7 +67,7 @@ def reporting(work: Callable[[], int], source: str = "") -> int:
             "PROXYD_STORAGE__URL (the setting storage.url)"
         )
         return FAILED
-    except (MarketError, StoreError, CannotServeError) as error:
+    except (MarketError, StoreError, CannotServeError, OutputError) as error:
         complain(f"{source}{error}")
         return FAILED
     except KeyboardInterrupt:

@@ -9,6 +9,10 @@ from proxyd.ops.logs import escaped
 LAYOUT = "\n\t"  # control characters that an error of several lines has
 
 
+class OutputError(Exception):
+    """The answer or the file of a command cannot be written; the message is for its user."""
+
+
 def printable(text: str, *, kept: str = "") -> str:
     r"""Return a text of a stranger with control characters of terminals escaped, as `\n`.
 
@@ -33,11 +37,23 @@ def complain(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """Print the output of a command; drop the rest when its reader has closed the pipe."""
+    """Print the output of a command; drop the rest when its reader has closed the pipe.
+
+    Raises:
+        OutputError: it cannot be written, as on a full disk.
+    """
     try:
         print(text, flush=True)  # noqa: T201 - the answer of a command
     except BrokenPipeError:
-        # Python flushes the rest again at its exit, and would complain there.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        _drop_the_rest()
+    except OSError as error:
+        _drop_the_rest()
+        message = f"the command is done, and its answer cannot be written: {error.strerror}"
+        raise OutputError(message) from error
+
+
+def _drop_the_rest() -> None:
+    """Lead standard output nowhere: Python flushes the rest again at its exit, and complains."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -1,10 +1,15 @@
 """Opens the store that a URL names, with its schema up to date."""
 
+import asyncio
+from collections.abc import Coroutine
 from importlib import import_module
+from typing import Any
 
 from storage.engines import migrate
 from storage.engines.place import SQLITE, is_sqlite
 from storage.engines.store import Store
+
+ABANDON_SECONDS = 5.0  # an opening takes a hundredth of it, unless it migrates a large database
 
 
 async def open_store(
@@ -37,7 +42,8 @@ async def open_store(
     if url.startswith(SQLITE):
         from storage.engines.sqlite import SqliteStore  # noqa: PLC0415 - see above
 
-        return await SqliteStore.open(url.removeprefix(SQLITE), create=create, is_shared=is_shared)
+        path = url.removeprefix(SQLITE)
+        return await _whole(SqliteStore.open(path, create=create, is_shared=is_shared))
     from storage.engines.postgres import PostgresStore  # noqa: PLC0415 - see above
     from storage.engines.postgres_pooler import Pooler  # noqa: PLC0415 - see above
 
@@ -48,6 +54,22 @@ async def open_store(
         pooler=Pooler(pooler),
         direct_url=direct_url,
     )
+
+
+async def _whole(opening: Coroutine[Any, Any, Store]) -> Store:
+    """Return the opened store. A caller that is cancelled waits for it, and closes it.
+
+    Otherwise Ctrl-C in that moment prints the traceback of a thread that finds the loop closed.
+    After `ABANDON_SECONDS` the opening is left to itself.
+    """
+    task = asyncio.get_running_loop().create_task(opening, name="opening")
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        done, _ = await asyncio.wait([task], timeout=ABANDON_SECONDS)
+        if done:
+            await (await task).close()
+        raise
 
 
 def load(url: str) -> None:

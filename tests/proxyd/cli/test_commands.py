@@ -267,6 +267,14 @@ def balances(database: Path) -> dict[str, int]:
     return {str(currency): int(str(balance)) for currency, balance in found}
 
 
+def test_an_interruption_while_modules_are_imported_prints_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with patch("proxyd.__main__._parser", side_effect=KeyboardInterrupt):
+        assert main(["ledger", "audit"]) == 1
+    assert capsys.readouterr() == ("", "")
+
+
 def test_an_account_is_created_with_a_password_from_standard_input(
     run: Run, database: Path
 ) -> None:

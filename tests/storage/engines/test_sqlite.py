@@ -4,11 +4,14 @@ import asyncio
 import sqlite3
 import stat
 import sys
+import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from storage.engines import sqlite
 from storage.engines.errors import AlreadyClaimedError, CannotOpenError, UnavailableError
 from storage.engines.open import open_store
 from storage.engines.sqlite import BUSY_TIMEOUT_SECONDS, GROUP_MAX_UNITS, SqliteStore
@@ -36,6 +39,34 @@ async def test_only_the_owner_reads_the_file(tmp_path: Path) -> None:
     await store.close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_an_interrupted_opening_ends_with_its_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected, failures = threading.Event(), list[object]()
+    connect = sqlite._connect
+
+    def connect_slowly(path: Path, busy_seconds: float) -> sqlite3.Connection:
+        connected.set()
+        time.sleep(0.1)  # the loop would be closed by then
+        return connect(path, busy_seconds)
+
+    async def interrupted() -> None:
+        opening = asyncio.create_task(open_store(f"sqlite:///{tmp_path}/proxyd.db"))
+        await asyncio.to_thread(connected.wait)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+
+    monkeypatch.setattr(sqlite, "_connect", connect_slowly)
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+    earlier = set(threading.enumerate())
+    asyncio.run(interrupted())
+    for thread in set(threading.enumerate()) - earlier:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert not failures
 
 
 async def test_a_commit_is_synchronised_to_the_disk(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from proxyctl import files
-from proxyctl.attach.network.lan import make_guard
+from proxyctl.attach.network.lan import NEVER_PORTS, make_guard
 from proxyctl.exit.agent.agent import Agent, Stop
 from proxyctl.exit.agent.restraints import reason_to_rest
 from proxyctl.exit.agent.watcher import STATE_STALE_SECONDS
@@ -97,11 +97,13 @@ def _add_consent_options(parser: argparse.ArgumentParser) -> None:
         metavar="COUNT",
         help="new connections to the daemon; routers and carriers slow down a line with many; 20",
     )
-    parser.add_argument("--hours", metavar="FROM-TO", help="hours of work, like 22:00-07:00")
+    parser.add_argument(
+        "--hours", type=_hours, metavar="FROM-TO", help="hours of work, like 22:00-07:00"
+    )
     parser.add_argument(
         "--port",
         dest="ports",
-        type=int,
+        type=_port,
         action="append",
         metavar="PORT",
         help="port of targets; may be repeated",
@@ -278,6 +280,25 @@ def _yes_or_no(text: str) -> bool:
     if text not in ("yes", "no"):
         raise argparse.ArgumentTypeError("must be yes or no")
     return text == "yes"
+
+
+def _port(text: str) -> int:
+    """Return a port; one that no exit ever uses is refused, so that its owner does not wait."""
+    try:
+        port = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port") from None
+    if port in NEVER_PORTS:
+        raise argparse.ArgumentTypeError(f"no exit ever uses the port {port}")
+    return port
+
+
+def _hours(text: str) -> str:
+    """Return a span of hours; one that ends when it begins would be no time at all."""
+    begin, _, end = text.partition("-")
+    if text and begin == end:
+        raise argparse.ArgumentTypeError(f"{text!r} begins and ends at the same time")
+    return text
 
 
 def _size(text: str) -> int:

@@ -12,6 +12,7 @@ from market.staff.money import erasing
 from market.staff.money.approvals import State
 from market.staff.stopping import closing
 from proxyd import slices
+from proxyd.cli.output import OutputError
 from proxyd.cli.staff.base.desk import WAITS, Command, Desk, Ended, Report, when
 from proxyd.cli.staff.base.endings import finish_erasures, tools_of
 from proxyd.cli.staff.base.letters import letters_of
@@ -38,9 +39,12 @@ async def _export(desk: Desk, options: Namespace) -> Report:
         with os.fdopen(descriptor, "w+b") as file:
             await Exports(desk.context, artifacts, disk).write(user.id, file)
             size = file.seek(0, os.SEEK_END)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             options.file.unlink()
+        if isinstance(error, OSError):
+            message = f"{error.filename or options.file}: {error.strerror or error}"
+            raise OutputError(message) from error
         raise
     finally:
         disk.close()

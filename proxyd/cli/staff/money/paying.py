@@ -15,13 +15,15 @@ from market.payouts.files import Debtor, Format
 from market.payouts.rules import Earnings
 from market.payouts.terms import MethodKind, RejectReason
 from market.staff.money import paying
+from proxyd.cli.output import OutputError
 from proxyd.cli.staff.base.desk import FAILED, WAITS, Command, Desk, Ended, Report, Row, when
 from proxyd.cli.staff.money.money import report
 from proxyd.ops.books import approval_limits
 from proxyd.ops.signing_key import signing_key
 from storage.payouts.payouts import PayoutRow
 
-FORMATS = {"csv": Format.CSV, "pain001": Format.PAIN_9, "pain001.03": Format.PAIN_3}
+TABLE = "csv"
+FORMATS = {TABLE: Format.CSV, "pain001": Format.PAIN_9, "pain001.03": Format.PAIN_3}
 
 
 async def _list(desk: Desk, options: Namespace) -> Report:
@@ -104,6 +106,7 @@ async def _reject(desk: Desk, options: Namespace) -> Report:
 
 
 async def _export(desk: Desk, options: Namespace) -> Report:
+    _require_matching(options)
     path, done = Path(options.file), None
     # Before the payouts are marked as sent: a folder that is not there must not cost a batch.
     handle = _begun(path)
@@ -125,6 +128,20 @@ async def _export(desk: Desk, options: Namespace) -> Report:
     }
 
 
+def _require_matching(options: Namespace) -> None:
+    """Refuse options that would have no effect: the file would be another one than they name.
+
+    Raises:
+        MarketError: `invalid_field`.
+    """
+    if options.batch and (options.format or options.eur_rate):
+        message = "A batch keeps its format and its rate: --batch takes neither of them."
+        raise MarketError(Code.INVALID_FIELD, message)
+    if options.eur_rate and options.format in (None, TABLE):
+        message = "A table is in USD: --eur-rate is for the formats pain001 and pain001.03."
+        raise MarketError(Code.INVALID_FIELD, message)
+
+
 async def _exported(desk: Desk, options: Namespace) -> paying.Exported:
     sealing = _sealing(desk)
     if options.batch:
@@ -132,7 +149,7 @@ async def _exported(desk: Desk, options: Namespace) -> paying.Exported:
     payouts = desk.settings.payouts
     rate = None if options.eur_rate is None else Decimal(options.eur_rate) / 1_000_000
     debtor = Debtor(payouts.debtor_name, payouts.debtor_iban, payouts.debtor_bic, rate)
-    form = FORMATS[options.format]
+    form = FORMATS[options.format or TABLE]
     by_itself = MethodKind.PAYPAL if payouts.paypal_client_id else None
     return await paying.export(desk.context, desk.author, sealing, form, debtor, but=by_itself)
 
@@ -170,11 +187,21 @@ def _begun(path: Path) -> int:
 
 
 def _finish(path: Path, handle: int, done: paying.Exported | None) -> None:
-    """Write a batch to its file, or remove the file without one."""
-    with os.fdopen(handle, "wb") as file:
-        if done is not None:
-            file.write(done.content.encode())
-    if done is None or done.batch is None:
+    """Write a batch to its file, or remove the file without one.
+
+    Raises:
+        OutputError: it cannot be written; the payouts are marked as sent by then.
+    """
+    batch = None if done is None else done.batch
+    try:
+        with os.fdopen(handle, "wb") as file:
+            if done is not None:
+                file.write(done.content.encode())
+    except OSError as error:
+        path.unlink()
+        again = f"; write it again: proxyd payouts export FILE --batch {batch.id}" if batch else ""
+        raise OutputError(f"{path} cannot be written: {error.strerror}{again}") from error
+    if batch is None:
         path.unlink()
 
 

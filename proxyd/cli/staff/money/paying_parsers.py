@@ -60,7 +60,7 @@ def _add_payouts(topic: argparse.ArgumentParser) -> None:
     finish_command(reject, "payouts reject")
     export = commands.add_parser("export", help="send the approved payouts: write them to a file")
     export.add_argument("file", type=text, metavar="FILE", help="a new file")
-    export.add_argument("--format", choices=FORMATS, default="csv", help="csv by default")
+    export.add_argument("--format", choices=FORMATS, help="csv by default")
     export.add_argument(
         "--eur-rate", type=rate, metavar="R", help="EUR for a USD: pain.001 for SEPA"
     )

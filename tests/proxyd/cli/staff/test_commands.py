@@ -1,6 +1,7 @@
 # ruff: noqa: F811 - fixtures of another file
 """Commands about staff and users: their output, their JSON, and their refusals."""
 
+import errno
 import json
 import os
 import pwd
@@ -12,6 +13,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from pyotp import TOTP, parse_uri
@@ -410,3 +412,13 @@ def test_a_rescue_prints_a_login_and_is_listed(run: Run, olga: Any, database: Pa
     assert key.endswith(OPERATOR)
     refused(run(["staff", "rescue", "nobody@example.com", *BECAUSE]), "staff")
     misused(run(["staff", "rescue", OPERATOR]), "--reason")
+
+
+def test_an_export_without_room_is_one_line_and_leaves_no_file(
+    run: Run, ada: None, tmp_path: Path
+) -> None:
+    file, full = tmp_path / "ada.zip", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with patch("proxyd.cli.staff.erasure.erasure.Exports.write", side_effect=full):
+        done = run(["user", "export", "ada", str(file)])
+    refused(done, f"{file}: No space left on device")
+    assert not file.exists()

@@ -296,6 +296,22 @@ async def test_limits_are_kept_unless_they_are_named(device: Device, daemon: Exi
     assert (await device.say("consent", "--api", "x", "--bytes-per-day", "much"))[0] == 2
 
 
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (("--port", "25"), "no exit ever uses the port 25"),
+        (("--port", "http"), "'http' is no port"),
+        (("--hours", "07:00-07:00"), "begins and ends at the same time"),
+    ],
+)
+async def test_a_limit_without_effect_is_refused(
+    device: Device, option: tuple[str, str], words: str
+) -> None:
+    status, printed = await device.say("consent", "--api", "http://127.0.0.1:1", *option)
+    assert status == 2
+    assert words in printed
+
+
 def test_the_agent_imports_only_the_standard_library() -> None:
     script = (
         f"import sys; sys.path.append({str(ROOT / 'client')!r}); "

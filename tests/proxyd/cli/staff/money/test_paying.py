@@ -1,9 +1,11 @@
 # ruff: noqa: F811 - fixtures of another file
 """Commands about payouts: from the request to the outcome, files, and refusals."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from support.base.cases import cases
@@ -122,8 +124,40 @@ def test_refusals_are_one_line_and_move_nothing(
     assert 'Ccy="EUR">9.20<' in (tmp_path / "x").read_text()
 
 
-@cases("rate", ["0", "0.000000", "-1", "x", ""])
-def test_a_rate_is_above_zero(run: Run, ada: None, tmp_path: Path, rate: str) -> None:
+def test_a_file_is_written_in_no_other_form_than_asked_for(
+    run: Run, payouts: list[str], tmp_path: Path
+) -> None:
+    answer(run, ["payouts", "approve", payouts[0]])
+    file = tmp_path / "batch"
+    export = ["payouts", "export", str(file)]
+    refused(run([*export, "--eur-rate", "0.92"]), "A table is in USD", code=2)
+    batch = answer(run, export)["exported"]["batch"]
+    again = ["payouts", "export", str(tmp_path / "again"), "--batch", batch]
+    for more in (["--format", "csv"], ["--format", "pain001"], ["--eur-rate", "0.92"]):
+        refused(run([*again, *more]), "A batch keeps its format", code=2)
+    assert not (tmp_path / "again").exists()
+
+
+def test_a_batch_whose_file_has_no_room_is_written_again(
+    run: Run, payouts: list[str], tmp_path: Path, database: Path
+) -> None:
+    def begun(path: Path) -> int:
+        path.touch()
+        return os.open("/dev/full", os.O_WRONLY)
+
+    answer(run, ["payouts", "approve", payouts[0]])
+    file = tmp_path / "batch.csv"
+    with patch.object(paying, "_begun", begun):
+        done = run(["payouts", "export", str(file)])
+    ((batch,),) = rows(database, "SELECT id FROM payout_batches")
+    refused(done, f"{file} cannot be written: No space left on device; ", f"--batch {batch}")
+    assert not file.exists()
+    answer(run, ["payouts", "export", str(file), "--batch", str(batch)])
+    assert payouts[0] in file.read_text()
+
+
+@cases("rate", ["0", "0.000000", "0.0092", "92", "-1", "x", ""])
+def test_a_rate_is_near_one(run: Run, ada: None, tmp_path: Path, rate: str) -> None:
     file = tmp_path / "x"
     done = run(["payouts", "export", str(file), "--format", "pain001", f"--eur-rate={rate}"])
     misused(done, "--eur-rate")
