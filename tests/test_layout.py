@@ -452,6 +452,7 @@ TESTED_IN = {
     "storage/exits/mesh.py": "tests/proxyd/exits/nodes/test_link.py",
     "storage/files/artifacts.py": "tests/market/files/test_artifacts.py",
     "storage/files/evidence.py": "tests/market/files/test_artifacts.py",
+    "storage/jobs/answers.py": "tests/market/jobs/test_answers.py",
     "storage/jobs/appeals.py": "tests/market/jobs/test_appeals.py",
     "storage/jobs/copies.py": "tests/market/jobs/test_copies.py",
     "storage/jobs/draws.py": "tests/market/jobs/test_draws.py",

@@ -92,6 +92,14 @@ class StatementItem(Struct):
     reason: str | None
 
 
+class AnswerItem(Struct):
+    """The statement of a worker about the dispute."""
+
+    worker: str
+    answered_at: Timestamp
+    answer: str
+
+
 class TriedItem(Struct):
     """An attempt at a job, and the report of its device."""
 
@@ -147,6 +155,7 @@ class EvidenceReply(Reply, kw_only=True):
 
     job: JudgedJob
     statements: list[StatementItem]
+    answers: list[AnswerItem]
     attempts: list[TriedItem]
     files: list[FileItem]
     devices: list[JudgedDevice]
@@ -349,6 +358,7 @@ def _evidence(found: Evidence) -> EvidenceReply:
             failure=job.failure_reason,
         ),
         statements=items(found.reviews, TABLES["reviews"], StatementItem),
+        answers=items(found.answers, TABLES["answers"], AnswerItem),
         attempts=items(found.attempts, TABLES["attempts"], TriedItem),
         files=items(found.artifacts, TABLES["artifacts"], FileItem),
         devices=items(found.devices, TABLES["devices"], JudgedDevice),

@@ -177,6 +177,25 @@ async def test_a_worker_appeals_on_the_page_of_the_device(visit: Visit, staff: S
     assert appeal["job_id"] == job_id
 
 
+async def test_a_worker_answers_a_dispute_on_the_page_of_the_device(
+    visit: Visit, staff: StaffApi
+) -> None:
+    job_id, _, owner = await disputed(staff)
+    [device] = (await staff.service.call("GET", "/api/worker/devices", token=owner.token)).body[
+        "devices"
+    ]
+    tab = await opened(visit, staff.service, owner, f"/console/devices/{device['id']}")
+    await tab.fill("Your answer", "the sum is right")
+    await tab.click("details[open] button[type=submit]")
+    await tab.until_text("The operator has your answer", "main")
+    assert not await faults(tab)
+    member = await staff.hire(Role.FINANCE, "ada")
+    page = await entered(visit, staff, member)
+    await go(page, f"#/job/{job_id}", "Job train")
+    await page.until_text("the sum is right", "main")
+    assert not await faults(page)
+
+
 async def test_a_large_correction_is_approved_by_a_second_person(
     visit: Visit, staff: StaffApi
 ) -> None:

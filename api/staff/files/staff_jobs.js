@@ -61,6 +61,8 @@ export async function jobPage(id) {
     table("Statements", page.statements, { attempt: (each) => each.attempt, state: (each) => each.state, price: (each) => each.price,
       earned: (each) => each.earned, refunded: (each) => each.refunded, worker: (each) => user(each.worker),
       "disputed at (UTC)": (each) => moment(each.disputed_at), "the buyer says": (each) => each.reason }),
+    table("Answers of the workers", page.answers, { worker: (each) => user(each.worker), "answered at (UTC)": (each) => moment(each.answered_at),
+      "the worker says": (each) => each.answer }),
     card(el("h2", {}, "Order and result"), Object.entries({ description: job.description, requirements: job.requirements, payload: job.payload,
       result: job.result, failure: job.failure }).filter(([, text]) => text).map(([name, text]) => [el("h3", {}, name), el("pre", { class: "log" }, text)])),
     table("Attempts", page.attempts, { attempt: (each) => each.attempt, device: (each) => each.device, "began (UTC)": (each) => moment(each.began_at),
