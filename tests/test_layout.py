@@ -274,6 +274,7 @@ TESTED_IN = {
     "market/staff/members/attempts.py": "tests/market/staff/members/test_logins.py",
     "market/staff/money/approvals.py": "tests/market/staff/money/test_second_person.py",
     "market/staff/money/evidence.py": "tests/api/staff/test_jobs.py",
+    "market/staff/money/job_files.py": "tests/api/staff/test_jobs.py",
     "market/staff/money/payments.py": "tests/market/payments/test_payments.py",
     "market/staff/money/second_person_limit.py": "tests/market/staff/money/test_second_person.py",
     "market/staff/stopping/halting.py": "tests/market/staff/test_rule_stops.py",

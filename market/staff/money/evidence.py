@@ -34,6 +34,7 @@ TABLES: Mapping[str, tuple[Column, ...]] = {
         plain("reason"),
     ),
     "artifacts": (
+        plain("id"),
         plain("attempt"),
         plain("kind"),
         plain("name"),

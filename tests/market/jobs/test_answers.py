@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from support.market.books import refusal
-from support.market.cases import letters_named, verify
+from support.market.cases import cases_of, letters_named, verify
 from support.market.events import said
 from support.market.jobs import on, specified
 from support.market.leaving import tools
@@ -18,7 +18,6 @@ from market.erasure import erasing
 from market.staff.cases.base import Kind
 from market.staff.money import judging
 from storage.devices.devices import DeviceRow
-from support.market.cases import cases_of
 
 
 async def disputed(market: Market, buyer: str, worker: str) -> tuple[str, DeviceRow]:
