@@ -23,8 +23,8 @@ from market.staff.members.accounts import Created
 from proxyd.exits.attached.certificate import own_certificate
 from proxyd.ops.listening import bound_port
 from storage.engines.store import Transaction
-from tests.api.jobs.test_reviews import wallet
-from tests.api.staff.test_jobs import disputed
+from tests.api.jobs.test_reviews import say, wallet
+from tests.api.staff.test_jobs import disputed, left_files
 
 pytestmark = [needs_chromium, pytest.mark.parametrize("engine", brief(["sqlite", "postgres"]))]
 WHY = "asked by letter 12"
@@ -194,6 +194,23 @@ async def test_a_worker_answers_a_dispute_on_the_page_of_the_device(
     await go(page, f"#/job/{job_id}", "Job train")
     await page.until_text("the sum is right", "main")
     assert not await faults(page)
+
+
+async def test_a_judge_saves_a_file_of_a_disputed_job(visit: Visit, staff: StaffApi) -> None:
+    job_id, file_id, _, buyer = await left_files(staff)
+    await say(staff.service, buyer, job_id, "dispute", {"reason": "an empty file"})
+    tab = await entered(visit, staff, await staff.hire(Role.FINANCE, "ada"))
+    await go(tab, f"#/job/{job_id}", "Job x")
+    await tab.until_text("has not arrived", "main")
+    await tab.click("button[aria-label='Save out/a.html']")
+    operator = await staff.token(Role.OPERATOR)
+
+    async def is_recorded() -> bool:
+        acts = (await staff.call("GET", "/log?action=job.file", token=operator)).body["acts"]
+        return [each["changes"]["file"]["new"] for each in acts] == [file_id]
+
+    await until(is_recorded)
+    assert not await faults(tab)
 
 
 async def test_a_large_correction_is_approved_by_a_second_person(
