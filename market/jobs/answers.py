@@ -79,11 +79,9 @@ async def open_disputes(
         for job_id, rows in reviews.items()
         if (disputed := [row for row in rows if _is_open(row, user_id)])
     }
-    answers = await queries.of_worker(tx, user_id, list(since)) if since else {}
-    return {
-        job_id: OpenDispute(at, answers[job_id].answer if job_id in answers else None)
-        for job_id, at in since.items()
-    }
+    answers = await queries.of_jobs(tx, list(since)) if since else []
+    own = {row.job_id: row.answer for row in answers if row.user_id == user_id}
+    return {job_id: OpenDispute(at, own.get(job_id)) for job_id, at in since.items()}
 
 
 def _is_open(row: review_queries.ReviewRow, user_id: str) -> bool:

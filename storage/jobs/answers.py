@@ -44,15 +44,14 @@ async def of_job(tx: Transaction, job_id: str) -> list[AnswerRow]:
     )
 
 
-async def of_worker(tx: Transaction, user_id: str, job_ids: Sequence[str]) -> dict[str, AnswerRow]:
-    """Return the answers of a worker to the disputes of some jobs, by the job."""
-    rows = await tx.all(
+async def of_jobs(tx: Transaction, job_ids: Sequence[str]) -> list[AnswerRow]:
+    """Return the answers of all workers of some jobs."""
+    # Not of one worker: SQLite would read all answers of that worker, for each job.
+    return await tx.all(
         AnswerRow,
         f"""
         SELECT {_COLUMNS} FROM {tx.table("asked", id="TEXT")}
-        JOIN dispute_answers AS a ON a.job_id = asked.id AND a.user_id = :user_id
+        JOIN dispute_answers AS a ON a.job_id = asked.id
         """,
         asked=json.dumps([{"id": job_id} for job_id in sorted(set(job_ids))]),
-        user_id=user_id,
     )
-    return {row.job_id: row for row in rows}

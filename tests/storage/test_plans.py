@@ -572,7 +572,7 @@ async def money_by_staff(market: Market, buyer: str) -> None:
     for kind in (Kind.REWARD, Kind.APPEAL):
         await cases_of(market).listed(MACHINE, kind, user=buyer, limit=3)
     await market.appeals.listed(buyer, limit=3)
-    assert await market.store.read(answers.of_worker, buyer, [job.id]) == {}
+    assert await market.store.read(answers.of_jobs, [job.id]) == []
 
 
 async def complaints(market: Market, buyer: str) -> None:
