@@ -19,6 +19,7 @@ from api.devices.supply import SupplyRoutes
 from api.devices.workers import WorkerRoutes
 from api.exits.exits import ExitRoutes
 from api.files.artifacts import ArtifactRoutes
+from api.jobs.answers import AnswerRoutes
 from api.jobs.appeals import AppealRoutes
 from api.jobs.attempts import AttemptRoutes
 from api.jobs.jobs import JobRoutes
@@ -86,6 +87,7 @@ def routes(
         *DeviceRoutes(market.device_work, market.devices, market.exits).table(),
         *AttemptRoutes(market.attempt_reports, market.jobs.lease_seconds).table(),
         *ReviewRoutes(market.reviews).table(),
+        *AnswerRoutes(market.answers).table(),
         *AppealRoutes(market.appeals).table(),
         *LogRoutes(market.logs).table(),
         *ArtifactRoutes(market.artifacts).table(),

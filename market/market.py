@@ -43,6 +43,7 @@ from market.exits.consents import NO_EXITS, Exits, ExitTerms
 from market.exits.earnings import ExitAdvances
 from market.exits.payouts import ExitPayouts
 from market.files.artifacts import Artifacts, ArtifactTerms
+from market.jobs.answers import Answers
 from market.jobs.appeals import Appeals
 from market.jobs.attempt_reports import AttemptReports
 from market.jobs.jobs import Jobs
@@ -244,7 +245,7 @@ class Market:
             self.logs,
             observed_seconds,
         )
-        self.reviews = Reviews(context)
+        self.reviews = Reviews(context, letters)
         self.earning_debts = EarningDebts(context)
         self.artifacts = Artifacts(context, blobs, rules.artifacts)
         self.rollouts = Rollouts(context, self.jobs, self.specs)
@@ -274,6 +275,11 @@ class Market:
             Erasures(context, Tools(letters, keys.sealing)),
             OwnActs(context),
         )
+
+    @property
+    def answers(self) -> Answers:
+        """The answers of workers to disputes; they keep no state."""
+        return Answers(self.context)
 
     @property
     def appeals(self) -> Appeals:

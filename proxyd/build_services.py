@@ -295,6 +295,7 @@ def staff_port_of(
         prices=PriceBounds(settings.staff.price_percent_min, settings.staff.price_percent_max),
         logs=slices.log_terms(settings),
         outcomes=market.jobs.outcomes,
+        artifacts=market.artifacts,
         search=partial(exit_records.find, settings, market.context),
         rules=rules_of(settings),
         app_url=slices.app_url(settings, settings.api.port),

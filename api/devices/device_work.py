@@ -115,7 +115,8 @@ class DoneJob(Struct):
     """A job that a device has or had, by its last attempt there; amounts in credits.
 
     `outcome` is there once the attempt is over. The `earned` amount may still be in review. Until
-    `appeal_until` its owner may appeal against the decision of its dispute.
+    `appeal_until` its owner may appeal against the decision of its dispute. While the pay is
+    disputed, since `disputed_at`, the owner may answer; `answer` is the present answer.
     """
 
     # One field for each thing that an owner wants to know.
@@ -134,6 +135,8 @@ class DoneJob(Struct):
     kind: FailureKind | UnsetType = UNSET
     reason: str | UnsetType = UNSET
     appeal_until: Timestamp | UnsetType = UNSET
+    disputed_at: Timestamp | UnsetType = UNSET
+    answer: str | UnsetType = UNSET
 
 
 class DoneReply(Listed[DoneJob], kw_only=True):
@@ -293,7 +296,7 @@ def _offered(standing: Standing) -> OfferedWork:
 
 
 def _done(done: Done) -> DoneJob:
-    row = done.row
+    row, dispute = done.row, done.dispute
     return DoneJob(
         id=row.id,
         title=row.title,
@@ -310,6 +313,8 @@ def _done(done: Done) -> DoneJob:
         kind=UNSET if row.failure_kind is None else FAILURE_KINDS[row.failure_kind],
         reason=UNSET if row.reason is None else row.reason,
         appeal_until=_moment(done.appeal_until),
+        disputed_at=_moment(dispute.disputed_at if dispute else None),
+        answer=dispute.answer if dispute and dispute.answer is not None else UNSET,
     )
 
 

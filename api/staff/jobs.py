@@ -1,4 +1,4 @@
-"""Routes that judge disputes: the evidence, the log, and one decision with a reason for both."""
+"""Routes that judge disputes: evidence, log and files, and one decision with a reason for both."""
 
 import asyncio
 from functools import partial
@@ -8,20 +8,22 @@ from msgspec import Meta, Struct
 
 from api.routing.codec import money
 from api.routing.listing import Timestamp, timestamp
-from api.routing.routes import Call, Nothing, Reply, StaffRoute
+from api.routing.routes import Call, Download, Nothing, Redirect, Reply, StaffRoute
 from api.staff.money import STATES
 from api.staff.words import PREFIX, Reason, ReasonRequest, author, items, moment
 from market.base.errors import Code
 from market.money.money import Currency
 from market.staff.base.roles import Action
 from market.staff.desk import StaffDesk
-from market.staff.money import job_logs, judging
+from market.staff.money import job_files, job_logs, judging
 from market.staff.money.evidence import TABLES
 from market.staff.money.judging import Decided, Evidence, Verdict
+from storage.files.artifacts import ArtifactRow
 from storage.jobs.reviews import DisputesRow, ReviewRow
 from storage.logs.files import Attempt
 
 ONE = f"{PREFIX}/jobs/{{job}}"
+FILE = f"{ONE}/files/{{file}}"
 DISPUTES_MAX = 200
 SEARCH_MAX_CHARACTERS = 200
 
@@ -92,6 +94,14 @@ class StatementItem(Struct):
     reason: str | None
 
 
+class AnswerItem(Struct):
+    """The statement of a worker about the dispute."""
+
+    worker: str
+    answered_at: Timestamp
+    answer: str
+
+
 class TriedItem(Struct):
     """An attempt at a job, and the report of its device."""
 
@@ -108,8 +118,9 @@ class TriedItem(Struct):
 
 
 class FileItem(Struct):
-    """A file of a job."""
+    """A file of a job; one without `whole_at` has not arrived."""
 
+    id: str
     attempt: int | None
     kind: str
     name: str
@@ -147,6 +158,7 @@ class EvidenceReply(Reply, kw_only=True):
 
     job: JudgedJob
     statements: list[StatementItem]
+    answers: list[AnswerItem]
     attempts: list[TriedItem]
     files: list[FileItem]
     devices: list[JudgedDevice]
@@ -169,6 +181,12 @@ class JobLogReply(Reply, kw_only=True):
     lines: list[LogLineItem]
 
 
+class FileAddressReply(Reply, kw_only=True):
+    """The address of a file: a path of this API, or a temporary one of an S3 store."""
+
+    url: str
+
+
 class DecidedReply(Reply, kw_only=True):
     """A decision; one that waits for a second person has `approval`, and an end."""
 
@@ -188,11 +206,13 @@ class JudgingRoutes:
     def __init__(self, desk: StaffDesk) -> None:
         self._context = desk.context
         self._terms = desk.terms
+        self._artifacts = desk.terms.artifacts
 
     def table(self) -> list[StaffRoute]:
         """Return the declarations."""
         missing = (Code.JOB_NOT_FOUND,)
         return [
+            *self._files(),
             StaffRoute(
                 "GET",
                 f"{PREFIX}/disputes",
@@ -259,6 +279,48 @@ class JudgingRoutes:
                 )
             ),
         ]
+
+    def _files(self) -> list[StaffRoute]:
+        missing = (Code.JOB_NOT_FOUND, Code.ARTIFACT_NOT_FOUND)
+        return [
+            StaffRoute(
+                "GET",
+                FILE,
+                "Download a file of a disputed job; the log records it",
+                self.download,
+                Redirect,
+                action=Action.JOB_FILE,
+                errors=(*missing, Code.TOO_BUSY),
+                has_file=True,
+            ),
+            StaffRoute(
+                "GET",
+                f"{FILE}/address",
+                "Say where a file of a disputed job is downloaded; the log records it",
+                self.address,
+                FileAddressReply,
+                action=Action.JOB_FILE,
+                errors=missing,
+            ),
+        ]
+
+    async def download(self, call: Call[Nothing, Any]) -> Reply:
+        """Return a file, which browsers only save."""
+        row = await self._opened(call)
+        content = await self._artifacts.open(row)
+        if isinstance(content, str):
+            return Redirect(url=content)
+        return Download(name=row.name, etag=row.digest, content=content)
+
+    async def address(self, call: Call[Nothing, Any]) -> FileAddressReply:
+        """Return the address of a file, for pages, which may not follow to another origin."""
+        row = await self._opened(call)
+        url = self._artifacts.address(row)
+        return FileAddressReply(url=url or f"{PREFIX}/jobs/{row.job_id}/files/{row.id}")
+
+    async def _opened(self, call: Call[Nothing, Any]) -> ArtifactRow:
+        job, file = call.path["job"], call.path["file"]
+        return await job_files.opened(self._context, author(call), job, file)
 
     async def disputes(self, call: Call[Nothing, Any]) -> DisputesReply:
         """List the disputes."""
@@ -349,6 +411,7 @@ def _evidence(found: Evidence) -> EvidenceReply:
             failure=job.failure_reason,
         ),
         statements=items(found.reviews, TABLES["reviews"], StatementItem),
+        answers=items(found.answers, TABLES["answers"], AnswerItem),
         attempts=items(found.attempts, TABLES["attempts"], TriedItem),
         files=items(found.artifacts, TABLES["artifacts"], FileItem),
         devices=items(found.devices, TABLES["devices"], JudgedDevice),

@@ -128,6 +128,18 @@ def case_decided(to: str, app_url: str, words: str, reason: str) -> Message:
     )
 
 
+def job_disputed(to: str, app_url: str, job_id: str) -> Message:
+    """Return the e-mail to a worker about the dispute of a job."""
+    return Message(
+        to,
+        "The pay for a job is disputed",
+        f"The buyer of the job {job_id} disputes your pay for it. Your pay waits until the service "
+        "decides.\n\nUntil then you can answer: tell the service what your device did, on the page "
+        "of the device. The answer is for the service alone, and a later one replaces it."
+        f"\n\n{app_url}/console\n",
+    )
+
+
 def account_closed(to: str, app_url: str, until: str) -> Message:
     """Return the e-mail about an account that was closed."""
     return Message(

@@ -11,6 +11,7 @@ from market.devices.devices import Devices
 from market.dispatch.asks import Standing
 from market.dispatch.dispatch import Dispatch
 from market.events.context import Context
+from market.jobs.answers import OpenDispute, open_disputes
 from market.jobs.appeals import open_until
 from storage.devices import device_work as queries
 from storage.devices import devices as device_queries
@@ -57,10 +58,11 @@ class EarnedDay(NamedTuple):
 
 
 class Done(Struct, frozen=True):
-    """A job that a device had; its owner may appeal against a decision about it until a time."""
+    """A job that a device had; its owner may answer a dispute, or appeal until a time."""
 
     row: DoneRow
     appeal_until: int | None
+    dispute: OpenDispute | None
 
     @property
     def id(self) -> str:
@@ -113,8 +115,10 @@ class DeviceWork:
         async def look(tx: Transaction) -> list[Done]:
             await _require(tx, user_id, device_id)
             rows = await queries.page(tx, device_id=device_id, before=before, limit=limit)
-            ends = await open_until(tx, user_id, [row.id for row in rows], self._now())
-            return [Done(row, ends.get(row.id)) for row in rows]
+            found = [row.id for row in rows]
+            ends = await open_until(tx, user_id, found, self._now())
+            disputes = await open_disputes(tx, user_id, found)
+            return [Done(row, ends.get(row.id), disputes.get(row.id)) for row in rows]
 
         return await self._store.read(look)
 

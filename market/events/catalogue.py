@@ -327,6 +327,12 @@ class JobCompleted(EventData, frozen=True):
     deploy_id: str | None = None
 
 
+class JobDisputed(EventData, frozen=True):
+    """The buyer disputes the pay for a job: its workers get the event, and can answer."""
+
+    job_id: str
+
+
 class JobDecided(EventData, frozen=True):
     """A dispute was decided, for this `reason`: buyer and workers get it.
 
@@ -585,6 +591,7 @@ CATALOGUE: dict[str, type[EventData]] = {
     "job.paid": JobPaid,
     "job.failed": JobFailed,
     "job.cancelled": JobCancelled,
+    "job.disputed": JobDisputed,
     "job.decided": JobDecided,
     "deploy.ready": DeployReady,
     "deploy.finished": DeployFinished,

@@ -13,13 +13,16 @@ operator decide about all open reviews of a job together.
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec import Struct
 
+from market.accounts.letters import Letters
+from market.accounts.mail import job_disputed
 from market.base.errors import Code, MarketError
 from market.base.states import ReviewStatus
 from market.base.sweeping import Sweep
-from market.events.catalogue import JobPaid
+from market.events.catalogue import JobDisputed, JobPaid
 from market.events.catalogue import amount as shown
 from market.events.context import Context
 from market.events.recording import NewEvent, record_all
@@ -70,22 +73,31 @@ class Decision(Struct, frozen=True):
     buyer_percent: int = 0
 
 
-def check_reason(reason: str) -> None:
-    """Check the reason of a dispute, or of an appeal against its decision.
+def check_reason(reason: str, field: str = "reason") -> None:
+    """Check the statement of one side of a dispute: its reason, an answer, or an appeal.
+
+    Args:
+        reason: the text.
+        field: the field of the request that has it.
 
     Raises:
         MarketError: `invalid_field`.
     """
     if not 1 <= len(reason) <= REASON_MAX_CHARACTERS:
-        message = f"reason must have 1 to {REASON_MAX_CHARACTERS} characters."
-        raise MarketError(Code.INVALID_FIELD, message, field="reason")
+        message = f"{field} must have 1 to {REASON_MAX_CHARACTERS} characters."
+        raise MarketError(Code.INVALID_FIELD, message, field=field)
 
 
 class Reviews:
-    """Decisions about the payment for finished jobs."""
+    """Decisions about the payment for finished jobs.
 
-    def __init__(self, context: Context) -> None:
+    Args:
+        letters: e-mails to the workers of disputed jobs.
+    """
+
+    def __init__(self, context: Context, letters: Letters) -> None:
         self._context = context
+        self._letters = letters
         self._store = context.store
         self._new_id: Callable[[], str] = context.identifiers.new
         self._now = context.now
@@ -104,7 +116,7 @@ class Reviews:
         await self._store.write(_confirm, self._context, chosen, user_id, job_id)
 
     async def dispute(self, user_id: str, job_id: str, reason: str) -> None:
-        """Stop the payment for a job until the operator decides.
+        """Stop the payment for a job until the operator decides, and tell its workers.
 
         The same dispute again changes nothing.
 
@@ -113,7 +125,8 @@ class Reviews:
                 `already_disputed`, with another reason, which stays; `invalid_field`.
         """
         check_reason(reason)
-        await self._store.write(_dispute, user_id, job_id, reason=reason, now=self._now())
+        await self._store.write(self._dispute, user_id, job_id, reason)
+        self._letters.wake()
 
     async def expire(self) -> int:
         """Pay for jobs that their buyers have not disputed in time. Return their number.
@@ -137,6 +150,23 @@ class Reviews:
     async def earned_in_review(self, user_id: str) -> int:
         """Return a worker's earnings in review, in micro-credits."""
         return await self._store.read(queries.earned_in_review, user_id)
+
+    async def _dispute(self, tx: Transaction, user_id: str, job_id: str, reason: str) -> None:
+        rows, now = await _of_buyer(tx, user_id, job_id), self._now()
+        if not await queries.dispute(tx, job_id, reason=reason, now=now):
+            before = [row.reason for row in rows if row.state == ReviewStatus.DISPUTED]
+            if not before:
+                raise MarketError(Code.NOT_REVIEWABLE)
+            if reason not in before:
+                raise MarketError(Code.ALREADY_DISPUTED)
+            return
+        held = [row for row in rows if row.state == ReviewStatus.HELD and row.review_until > now]
+        workers = dict.fromkeys(row.user_id for row in held if row.user_id != user_id)
+        event = JobDisputed(job_id)
+        await record_all(tx, self._context, [NewEvent(worker, event, job_id) for worker in workers])
+        for worker in workers:
+            name = f"job disputed:{job_id}:{worker}"
+            await self._letters.put(tx, worker, name, partial(job_disputed, job_id=job_id))
 
     def _decision(self, state: ReviewStatus) -> Decision:
         return decision(self._new_id, state, self._now())
@@ -269,17 +299,6 @@ async def _confirm(
     if not open_rows and not any(row.state == ReviewStatus.CONFIRMED for row in rows):
         raise MarketError(Code.NOT_REVIEWABLE)
     await record_all(tx, context, await _resolve(tx, chosen, open_rows))
-
-
-async def _dispute(tx: Transaction, user_id: str, job_id: str, *, reason: str, now: int) -> None:
-    rows = await _of_buyer(tx, user_id, job_id)
-    if await queries.dispute(tx, job_id, reason=reason, now=now):
-        return
-    before = [row.reason for row in rows if row.state == ReviewStatus.DISPUTED]
-    if not before:
-        raise MarketError(Code.NOT_REVIEWABLE)
-    if reason not in before:
-        raise MarketError(Code.ALREADY_DISPUTED)
 
 
 async def _expire(tx: Transaction, context: Context, chosen: Decision, job_id: str) -> None:

@@ -11,6 +11,7 @@ from market.accounts.passwords import Passwords
 from market.base.sealing import Sealing
 from market.erasure.erasing import Tools
 from market.events.context import Context
+from market.files.artifacts import Artifacts
 from market.jobs.outcomes import Outcomes
 from market.logs.logs import LogTerms
 from market.payouts.details import METHODS_PURPOSE
@@ -33,6 +34,7 @@ class StaffTerms(Struct, frozen=True):
         prices: the bounds of the prices that a member gives a user.
         logs: the folder and the bounds of the logs of jobs.
         outcomes: the ends of jobs.
+        artifacts: the files of jobs.
         search: returns the recorded connections of a question about an exit.
         rules: the rules against scans and spam, at the start.
         app_url: the address of the pages for users.
@@ -43,6 +45,7 @@ class StaffTerms(Struct, frozen=True):
     prices: PriceBounds
     logs: LogTerms
     outcomes: Outcomes
+    artifacts: Artifacts
     search: Callable[[Question], Coroutine[Any, Any, Found]]
     rules: Sequence[RuleSetting]
     app_url: str

@@ -51,6 +51,10 @@ _LETTERS = """channel IN ('mail', 'forgotten password') AND (
         WHERE r.user_id = :user
     )
     OR item_key IN (SELECT 'case decided:' || subject_id FROM case_decisions WHERE user_id = :user)
+    OR item_key IN (
+        SELECT 'job disputed:' || job_id || ':' || user_id FROM job_reviews
+        WHERE user_id = :user AND disputed_at IS NOT NULL
+    )
     OR item_key IN ('top-up:' || :user, 'card:' || :user)
     OR item_key IN (SELECT 'payout-method:' || id FROM payout_methods WHERE user_id = :user)
     OR item_key IN (
@@ -655,6 +659,13 @@ _OF_USERS: Mapping[str, Rows] = {
         ids="job_id reputation_id",
         numbers="correctness streak checks",
         exported=None,
+    ),
+    "dispute_answers": rows(
+        _OWN,
+        "job_id user_id",
+        ids="job_id user_id",
+        numbers="answered_at",
+        erased={"answer": "''"},
     ),
     "appeals": rows(
         _OWN,

@@ -23,8 +23,8 @@ from market.staff.members.accounts import Created
 from proxyd.exits.attached.certificate import own_certificate
 from proxyd.ops.listening import bound_port
 from storage.engines.store import Transaction
-from tests.api.jobs.test_reviews import wallet
-from tests.api.staff.test_jobs import disputed
+from tests.api.jobs.test_reviews import say, wallet
+from tests.api.staff.test_jobs import disputed, left_files
 
 pytestmark = [needs_chromium, pytest.mark.parametrize("engine", brief(["sqlite", "postgres"]))]
 WHY = "asked by letter 12"
@@ -175,6 +175,42 @@ async def test_a_worker_appeals_on_the_page_of_the_device(visit: Visit, staff: S
     assert not await faults(tab)
     [appeal] = (await staff.service.call("GET", "/api/appeals", token=owner.token)).body["appeals"]
     assert appeal["job_id"] == job_id
+
+
+async def test_a_worker_answers_a_dispute_on_the_page_of_the_device(
+    visit: Visit, staff: StaffApi
+) -> None:
+    job_id, _, owner = await disputed(staff)
+    [device] = (await staff.service.call("GET", "/api/worker/devices", token=owner.token)).body[
+        "devices"
+    ]
+    tab = await opened(visit, staff.service, owner, f"/console/devices/{device['id']}")
+    await tab.fill("Your answer", "the sum is right")
+    await tab.click("details[open] button[type=submit]")
+    await tab.until_text("The operator has your answer", "main")
+    assert not await faults(tab)
+    member = await staff.hire(Role.FINANCE, "ada")
+    page = await entered(visit, staff, member)
+    await go(page, f"#/job/{job_id}", "Job train")
+    await page.until_text("the sum is right", "main")
+    assert not await faults(page)
+
+
+async def test_a_judge_saves_a_file_of_a_disputed_job(visit: Visit, staff: StaffApi) -> None:
+    job_id, file_id, _, buyer = await left_files(staff)
+    await say(staff.service, buyer, job_id, "dispute", {"reason": "an empty file"})
+    tab = await entered(visit, staff, await staff.hire(Role.FINANCE, "ada"))
+    await go(tab, f"#/job/{job_id}", "Job x")
+    await tab.until_text("has not arrived", "main")
+    await tab.click("button[aria-label='Save out/a.html']")
+    operator = await staff.token(Role.OPERATOR)
+
+    async def is_recorded() -> bool:
+        acts = (await staff.call("GET", "/log?action=job.file", token=operator)).body["acts"]
+        return [each["changes"]["file"]["new"] for each in acts] == [file_id]
+
+    await until(is_recorded)
+    assert not await faults(tab)
 
 
 async def test_a_large_correction_is_approved_by_a_second_person(

@@ -98,7 +98,10 @@ def judged(story: Story, way: Way) -> None:
     job_id = story.disputed()
     [waits] = story.staff("jobs", "disputes")["disputes"]
     assert (waits["job"], waits["reason"]) == (job_id, OBJECTION)
+    objection = {"text": f"{OBJECTION} to {way.decision}"}
+    story.asked(f"/api/jobs/{job_id}/answer", objection, story.owner)
     shown = story.staff("jobs", "show", job_id, "--search", "no SPACE")
+    assert [each["answer"] for each in shown["answers"]] == [objection["text"]]
     assert shown["order"]["description"] == JOB["description"]
     assert shown["result"]["text"] == "the sum is 7"
     assert shown["statements"][0]["reason"] == OBJECTION

@@ -78,6 +78,7 @@ from storage.events import events as event_queries
 from storage.events import idempotency
 from storage.events.events import EventRow
 from storage.exits import exits as exit_queries
+from storage.jobs import answers
 from storage.jobs import jobs as job_queries
 from storage.logs import logs
 from storage.money import debts as debt_queries
@@ -572,6 +573,7 @@ async def money_by_staff(market: Market, buyer: str) -> None:
     for kind in (Kind.REWARD, Kind.APPEAL):
         await cases_of(market).listed(MACHINE, kind, user=buyer, limit=3)
     await market.appeals.listed(buyer, limit=3)
+    assert await market.store.read(answers.of_jobs, [job.id]) == []
 
 
 async def complaints(market: Market, buyer: str) -> None:

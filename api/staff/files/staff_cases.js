@@ -64,6 +64,7 @@ export async function casePage(kind, id) {
     heading(`Case ${page.summary}`),
     el("p", {}, `${page.kind} · `, moment(page.at), " (UTC) · user ", user(page.user_id), page.device && ` · device ${page.device}`,
       ` · ${caseCells.decision(page)}`),
+    page.kind === "reward" && el("p", { class: "hint" }, "The service keeps no photo, and tells users so before they send one. If the evidence leaves a doubt, ask the user for the photo, and compare its SHA-256."),
     table("Evidence", facts, { name: (each) => each.name,
       value: (each) => (each.name === "job" ? link(`/job/${at(each.value)}`, each.value) : each.value) }),
     table("History", history, { "at (UTC)": (each) => moment(each.at), what: (each) => each.what, detail: (each) => each.detail }),

@@ -1,8 +1,9 @@
 // Disputes: the order, the attempts, the log, both statements, the history of devices, and the decision.
 
-import { actButton, ask, at, card, count, cut, done, form, heading, link, may, moment, ofUser, table } from "./staff_parts.js";
+import { actButton, ask, at, card, count, cut, done, form, heading, link, may, moment, ofUser, save, table } from "./staff_parts.js";
 import { el, replace } from "./dom.js";
 
+const BROWSER_BYTES = 500_000_000; // a browser may hold this before it is saved
 const user = (id) => id && link(ofUser(id), id);
 
 export const disputeCells = {
@@ -49,6 +50,25 @@ function logOf(job) {
   return card(el("h2", {}, "Log"), search, lines);
 }
 
+// A button that saves a file; nothing of a stranger's file is shown in a page.
+function saving(job, file) {
+  if (!file.whole_at) return "has not arrived";
+  if (file.bytes > BROWSER_BYTES) return "too large for a browser: use the staff API";
+  const problem = el("span", { role: "alert", class: "error" });
+  const button = el("button", { class: "button", type: "button", "aria-label": `Save ${file.name}`, on: { click: async () => {
+    button.disabled = true;
+    problem.textContent = "";
+    try {
+      await save(`/jobs/${at(job.id)}/files/${at(file.id)}`, file.name);
+    } catch (error) {
+      problem.textContent = error.message;
+    } finally {
+      button.disabled = false;
+    }
+  } } }, "Save");
+  return el("span", {}, button, " ", problem);
+}
+
 export async function jobPage(id) {
   const page = await ask("GET", `/jobs/${at(id)}`);
   const { job } = page;
@@ -61,6 +81,8 @@ export async function jobPage(id) {
     table("Statements", page.statements, { attempt: (each) => each.attempt, state: (each) => each.state, price: (each) => each.price,
       earned: (each) => each.earned, refunded: (each) => each.refunded, worker: (each) => user(each.worker),
       "disputed at (UTC)": (each) => moment(each.disputed_at), "the buyer says": (each) => each.reason }),
+    table("Answers of the workers", page.answers, { worker: (each) => user(each.worker), "answered at (UTC)": (each) => moment(each.answered_at),
+      "the worker says": (each) => each.answer }),
     card(el("h2", {}, "Order and result"), Object.entries({ description: job.description, requirements: job.requirements, payload: job.payload,
       result: job.result, failure: job.failure }).filter(([, text]) => text).map(([name, text]) => [el("h3", {}, name), el("pre", { class: "log" }, text)])),
     table("Attempts", page.attempts, { attempt: (each) => each.attempt, device: (each) => each.device, "began (UTC)": (each) => moment(each.began_at),
@@ -68,7 +90,8 @@ export async function jobPage(id) {
       failure: (each) => each.failure, "the device says": (each) => each.reason }),
     logOf(job),
     table("Files", page.files, { name: (each) => each.name, kind: (each) => each.kind, attempt: (each) => each.attempt,
-      size: (each) => `${count(each.bytes)} bytes`, sha256: (each) => each.sha256 }),
+      size: (each) => `${count(each.bytes)} bytes`, sha256: (each) => each.sha256,
+      ...(may("job.file") && page.statements.some((each) => each.disputed_at) ? { file: (each) => saving(job, each) } : {}) }),
     table("Devices", page.devices, { device: (each) => each.device, owner: (each) => user(each.owner), attempts: (each) => each.attempts,
       completed: (each) => each.completed, failed: (each) => each.failed, lost: (each) => each.lost,
       samples: (each) => `${each.samples_right} of ${each.samples} right`,

@@ -22,8 +22,29 @@ export async function ask(method, path, body) {
   const answer = await fetch(API + path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
   const parsed = await answer.json();
   if (answer.ok) return parsed;
-  if (parsed.error.code === "unauthorized") state.me = null;
-  throw new Refusal(answer.status, parsed.error);
+  throw refused(answer.status, parsed.error);
+}
+
+function refused(status, error) {
+  if (error.code === "unauthorized") state.me = null;
+  return new Refusal(status, error);
+}
+
+// Saves a file. An S3 store sends it as a download: a page may not read a file of another origin.
+export async function save(path, name) {
+  const answer = await fetch(API + path, { headers: { "X-Requested-By": "console" }, redirect: "manual" });
+  if (answer.type === "opaqueredirect") return followed((await ask("GET", `${path}/address`)).url, name);
+  if (!answer.ok) throw refused(answer.status, (await answer.json()).error);
+  const address = URL.createObjectURL(await answer.blob());
+  followed(address, name);
+  setTimeout(() => URL.revokeObjectURL(address), 60_000);
+}
+
+function followed(address, name) {
+  const leads = el("a", { href: address, download: name, rel: "noreferrer", hidden: true });
+  document.body.append(leads);
+  leads.click();
+  leads.remove();
 }
 
 export const may = (action) => state.me.may.includes(action);

@@ -79,6 +79,7 @@ class Action(StrEnum):
     USER_LIMIT = "user.limit"
     USER_PRICE = "user.price"
     JOB_VIEW = "job.view"
+    JOB_FILE = "job.file"
     JOB_DECIDE = "job.decide"
     CASE_VIEW = "case.view"
     CASE_DECIDE = "case.decide"
@@ -164,6 +165,7 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.USER_LIMIT: _OPERATOR,
     Action.USER_PRICE: _MONEY,
     Action.JOB_VIEW: _ALL,
+    Action.JOB_FILE: _MONEY,
     Action.JOB_DECIDE: _MONEY,
     Action.CASE_VIEW: _MONEY,
     Action.CASE_DECIDE: _MONEY,

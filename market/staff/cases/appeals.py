@@ -25,6 +25,7 @@ from market.staff.cases.base import (
     PastEvent,
 )
 from storage.engines.store import Transaction
+from storage.jobs import answers
 from storage.jobs import appeals as queries
 from storage.jobs import reviews as review_queries
 from storage.jobs.appeals import AppealRow
@@ -77,6 +78,10 @@ class Appeals(CaseKind):
                 (each.resolved_at, each.state, _returned(each)),
             )
             if at is not None
+        ]
+        past += [
+            PastEvent(each.answered_at, "answered by the worker", each.answer)
+            for each in await answers.of_job(tx, row.job_id)
         ]
         past += await _decisions(tx, JOB, row.job_id, Action.JOB_DECIDE, "")
         past += await _decisions(tx, CASE, row.id, Action.CASE_DECIDE, " about the appeal")

@@ -16,6 +16,11 @@ TABLES: Mapping[str, tuple[Column, ...]] = {
         time("disputed_at"),
         plain("reason"),
     ),
+    "answers": (
+        plain("worker", "user_id"),
+        time("answered_at"),
+        plain("answer"),
+    ),
     "attempts": (
         plain("attempt"),
         plain("device", "device_id"),
@@ -29,6 +34,7 @@ TABLES: Mapping[str, tuple[Column, ...]] = {
         plain("reason"),
     ),
     "artifacts": (
+        plain("id"),
         plain("attempt"),
         plain("kind"),
         plain("name"),

@@ -38,8 +38,10 @@ from storage.attempts.attempts import AttemptRow
 from storage.engines.store import Transaction
 from storage.files import artifacts as artifact_queries
 from storage.files.artifacts import ArtifactRow
+from storage.jobs import answers as answer_queries
 from storage.jobs import jobs as job_queries
 from storage.jobs import reviews as review_queries
+from storage.jobs.answers import AnswerRow
 from storage.jobs.jobs import JobRow
 from storage.jobs.reviews import DisputesRow, ReviewRow
 from storage.staff.money import judging as queries
@@ -67,6 +69,7 @@ class Evidence(Struct, frozen=True):
     job: JobRow
     payload: str | None
     reviews: list[ReviewRow]
+    answers: list[AnswerRow]
     attempts: list[AttemptRow]
     artifacts: list[ArtifactRow]
     devices: list[DeviceEvidence]
@@ -312,6 +315,7 @@ async def _evidence(tx: Transaction, job: JobRow) -> Evidence:
         job=job,
         payload=None if spec is None else str(spec.payload),
         reviews=rows,
+        answers=await answer_queries.of_job(tx, job.id),
         attempts=attempts,
         artifacts=await artifact_queries.page_of_job(
             tx, job_id=job.id, before="", limit=LISTED_MAX

@@ -61,6 +61,7 @@ class House:
             prices=PRICES,
             logs=slices.log_terms(settings),
             outcomes=market.jobs.outcomes,
+            artifacts=market.artifacts,
             search=partial(self._search, market),
             rules=rules_of(settings),
             app_url="https://app.example.com",

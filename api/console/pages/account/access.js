@@ -50,6 +50,7 @@ export const TYPES = [
   "job.paid",
   "job.failed",
   "job.cancelled",
+  "job.disputed",
   "job.decided",
   "deploy.ready",
   "deploy.finished",

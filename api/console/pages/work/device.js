@@ -7,7 +7,7 @@ import { again } from "../../lib/router.js";
 import { ask, button, card, copyable, facts, meter, notice, table, toast } from "../../lib/view.js";
 import { ago, bytes, count, credits, date, day, money, percent, t } from "../../lib/words.js";
 import { commands, exitState, hardware, heard, isExit, isExitAlone, roles, running } from "./devices.js";
-import { OF_DEVICES, OF_JOBS, appealOf, current, degrees, english, gigabytes, inShort, jobType, list, place, state } from "./shared.js";
+import { OF_DEVICES, OF_JOBS, answerTo, appealOf, current, degrees, english, gigabytes, inShort, jobType, list, place, state } from "./shared.js";
 
 export const words = "work";
 export const title = "work.device";
@@ -22,6 +22,7 @@ export async function render(main, page) {
   const head = place();
   const why = place();
   const jobs = list({ caption: t("work.device.jobs"), columns: columns(), empty: { text: t("work.device.jobs.empty") } });
+  const answers = place();
   const appeals = place();
   const decided = new Map(); // a job stays after its appeal: its date is there
   const earnings = place();
@@ -45,6 +46,8 @@ export async function render(main, page) {
     head.show(reported(seen.device));
     why.show(reasons(seen.device));
     jobs.show(seen.jobs);
+    const disputed = seen.jobs.filter((job) => job.disputed_at);
+    answers.showOf(disputed.map((job) => job.id), () => disputed.map(answerTo));
     for (const job of seen.jobs) if (job.appeal_until) decided.set(job.id, job);
     appeals.showOf([...decided.keys()], () => [...decided.values()].map(appealAbout));
     earnings.show(earnedBy(seen.earned));
@@ -52,12 +55,12 @@ export async function render(main, page) {
     run.showOf([isExit(seen.device), isExitAlone(seen.device)], () => lines(seen.device));
     const decides = [seen.mine?.state, seen.mine?.limits, seen.terms.terms_hash, seen.device.work === "revoked"];
     exitActions.showOf(decides, () => actsOn(seen.device, seen.mine, seen.terms));
-  }, [...OF_DEVICES, ...OF_JOBS]);
+  }, [...OF_DEVICES, ...OF_JOBS, "job.disputed", "job.decided"]);
   main.append(
     head.node,
     card(t("work.device.why"), why.node),
     card(t("work.device.earnings"), earnings.node),
-    card(t("work.device.jobs"), jobs.node, appeals.node),
+    card(t("work.device.jobs"), jobs.node, answers.node, appeals.node),
     card(t("work.exit"), exit.node, exitActions.node),
     card(t("work.device.run"), el("p", null, t("work.device.run.text")), run.node, el("p", { class: "hint" }, t("work.proxyctl"))),
     card(t("work.device.revoke"), el("p", null, t("work.device.revoke.text")), button(t("work.device.revoke"), () => revoke(page), { kind: "danger" })),

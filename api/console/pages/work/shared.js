@@ -208,6 +208,27 @@ export function appealOf(url, summary) {
   return area;
 }
 
+// The answer of a worker to a dispute, which the operator reads before the decision.
+export function answerTo(job) {
+  const area = el("div", null);
+  const send = async (values) => {
+    await post(`/api/jobs/${job.id}/answer`, values);
+    area.replaceChildren(notice("info", t("work.review.answered")));
+  };
+  area.append(el(
+    "details",
+    { class: "card", open: true },
+    el("summary", null, t("work.review.answer"), ": ", job.title),
+    el("p", null, t("work.review.answer.text")),
+    form({
+      fields: [{ name: "text", label: t("work.review.answer.field"), type: "textarea", required: true, maxlength: 2000, value: job.answer }],
+      submit: t("work.review.answer"),
+      send,
+    }),
+  ));
+  return area;
+}
+
 // Saves a file of a job. An S3 store sends it as a download: a page may not read a file of another origin.
 export async function saveArtifact({ id, name }) {
   const { url } = await get(`/api/artifacts/${id}/address`);

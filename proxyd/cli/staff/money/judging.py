@@ -104,6 +104,7 @@ def _page(found: Evidence) -> Report:
         },
         "result": {"text": job.result, "failure": job.failure_reason},
         "statements": table(found.reviews, TABLES["reviews"]),
+        "answers": table(found.answers, TABLES["answers"]),
         "attempts": table(found.attempts, TABLES["attempts"]),
         "files": table(found.artifacts, TABLES["artifacts"]),
         "devices": table(found.devices, TABLES["devices"]),

@@ -27,6 +27,7 @@ from market.accounts.keys import NewKey
 from market.accounts.letters import Letters
 from market.accounts.scopes import Scope
 from market.base.errors import Code, MarketError
+from market.files.artifacts import OUTPUT
 from market.jobs.outcomes import Outcomes
 from market.jobs.postings import NewJob
 from market.money.money import GB, MICRO, Currency
@@ -60,6 +61,7 @@ from market.staff.money import (
     doubts,
     erasing,
     forgiving,
+    job_files,
     judging,
     money,
     payments,
@@ -73,6 +75,9 @@ from market.staff.site.site import Publication, TextKind
 from market.staff.stopping import closing, stopping, suspending
 from storage.engines.store import Transaction
 from storage.exits import exits as exit_queries
+from storage.files import artifacts as artifact_queries
+from storage.files.artifacts import ArtifactRow
+from storage.jobs import jobs as job_queries
 from storage.payments import payments as payment_queries
 from storage.staff.abuse import tickets as ticket_queries
 from storage.staff.base.rows import OwnedKeyRow
@@ -219,6 +224,25 @@ async def _look(market: Market, author: Author, user: str, _other: Created) -> N
 async def _decide(market: Market, author: Author, user: str, _other: Created) -> None:
     job_id = await _disputed(market, user)
     await judging.decide(market.context, author, job_id, Verdict(0), LIMITS, "read the log")
+
+
+async def _open_file(market: Market, author: Author, user: str, _other: Created) -> None:
+    job_id, file_id = await _disputed(market, user), market.identifiers.new()
+    job = await market.store.read(job_queries.find, job_id)
+    assert job is not None
+
+    async def leave(tx: Transaction) -> None:
+        digest = file_id.replace("-", "") * 2
+        await artifact_queries.insert_content(
+            tx, content_id=file_id, digest=digest, size_bytes=1, is_checked=True
+        )
+        row = ArtifactRow(
+            file_id, job.user_id, job_id, 1, OUTPUT, "a", digest, 1, "", file_id, 1, 1, None
+        )
+        await artifact_queries.insert(tx, row)
+
+    await market.store.write(leave)
+    assert (await job_files.opened(market.context, author, job_id, file_id)).id == file_id
 
 
 async def _judge(
@@ -392,6 +416,7 @@ ATTEMPTS: dict[Action, Attempt] = {
     Action.APPROVAL_APPROVE: _approve,
     Action.APPROVAL_REFUSE: _refuse,
     Action.JOB_VIEW: _look,
+    Action.JOB_FILE: _open_file,
     Action.JOB_DECIDE: _decide,
     Action.CASE_VIEW: lambda market, author, user, other: _judge(market, author, user),
     Action.CASE_DECIDE: lambda market, author, user, other: _judge(

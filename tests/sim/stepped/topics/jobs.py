@@ -147,7 +147,14 @@ async def _appeals(side: Side) -> Any:
     return row.reason
 
 
+async def _answers(side: Side) -> Any:
+    world = side.world
+    row = await side.market.answers.answer(world.people["worker"], world.jobs["disputed"], "no")
+    return row.answer
+
+
 REVIEWS: Mapping[str, Action] = {
+    "answers": _answers,
     "appeals": _appeals,
     "confirms": partial(_confirms, "reviewed"),
     "confirms another one": partial(_confirms, "second reviewed"),

@@ -44,6 +44,7 @@ def test_a_dispute_is_shown_with_its_log_and_decided_in_part(run: Run, job: str)
     shown = answer(run, ["jobs", "show", job, "--search", "no SPACE"])
     assert shown["job"]["id"] == job
     assert shown["statements"][0]["reason"] == "an empty file,\nand\x1b[2J"
+    assert shown["answers"] == []
     assert shown["attempts"][0]["outcome"] == "completed"
     [log] = shown["logs"]
     assert (log["attempt"], log["stderr"]) == (1, [])
