@@ -34,7 +34,7 @@ LARGER = {
     # Moves the datagrams of one association, with all state of a turn in one object.
     "client/proxyctl/exit/carrying/datagrams.py:DatagramRelay": 17,
     # Names each part of the marketplace once, for `build`, the routes and the sweeps.
-    "market/market.py:Market": 49,
+    "market/market.py:Market": 50,
     # The state of a connection from its request to its end; its transfer has the bytes. A further
     # object would be made for each connection that is dialled. Both of its access records need the
     # target, which is made once.

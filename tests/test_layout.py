@@ -444,6 +444,7 @@ TESTED_IN = {
     "storage/engines/postgres_link.py": "tests/storage/engines/test_postgres.py",
     "storage/engines/postgres_pooler.py": "tests/storage/engines/test_postgres.py",
     "storage/engines/postgres_schema.py": "tests/storage/engines/test_migrate.py",
+    "storage/engines/sqlite_room.py": "tests/storage/engines/test_sqlite.py",
     "storage/erasure/acts.py": "tests/api/accounts/test_acts.py",
     "storage/erasure/column.py": "tests/storage/erasure/test_treatment.py",
     "storage/erasure/erasing.py": "tests/market/erasure/test_erasing.py",

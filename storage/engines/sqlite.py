@@ -57,10 +57,17 @@ from typing import Any, Self, cast
 from storage.engines import migrate
 from storage.engines.aiosqlite_compat import Connection
 from storage.engines.claim import lock_beside
-from storage.engines.errors import CannotOpenError, ConstraintError, StoreError, UnavailableError
+from storage.engines.errors import (
+    CannotOpenError,
+    Cause,
+    ConstraintError,
+    StoreError,
+    UnavailableError,
+)
 from storage.engines.health import Health
 from storage.engines.node_folder import NodeFolder, checked, lock_within
 from storage.engines.sqlite_link import SqliteLink
+from storage.engines.sqlite_room import WriteRoom
 from storage.engines.store import Arguments, Result, Row, Transaction, Unit, Value
 from storage.engines.write_gate import WriteGate
 
@@ -83,6 +90,12 @@ INDEX_HEADER_BYTES = 48
 # Seconds of work for the writer. Beyond it a refusal now is worth more than an answer then, and the
 # units that wait must not fill the memory while the disk hangs.
 PENDING_MAX_UNITS = 10_000
+
+_CAUSES = {
+    sqlite3.SQLITE_FULL: Cause.FULL,
+    sqlite3.SQLITE_READONLY: Cause.READ_ONLY,
+    sqlite3.SQLITE_BUSY: Cause.BUSY,
+}
 
 _Start = Callable[[Transaction], Coroutine[Any, Any, Any]]  # a unit with its arguments bound
 
@@ -116,6 +129,7 @@ class SqliteStore:
         self._committing: asyncio.Task[None] | None = None
         self._claim: int | None = None
         self._is_closed = False
+        self._room = WriteRoom(path.parent)
 
     @classmethod
     async def open(
@@ -209,8 +223,8 @@ class SqliteStore:
         return self._index.header()
 
     def health(self) -> Health:
-        """See `Store.health`: the file is on this machine, and cannot move."""
-        return Health()
+        """See `Store.health`: the file is on this machine, cannot move, and can be out of room."""
+        return self._room.health()
 
     def set_aside(self) -> Self:
         """See `Store.set_aside`: the writer takes units in order of arrival, so none is starved."""
@@ -251,6 +265,7 @@ class SqliteStore:
                     self._pending.popleft() for _ in range(min(len(self._pending), GROUP_MAX_UNITS))
                 ]
                 outcomes = await self._commit(group)
+                self._room.note(each.error for each in outcomes)
                 # strict: each unit of a group has exactly one outcome, or a caller would hang.
                 for pending, outcome in zip(group, outcomes, strict=True):
                     pending.resolve(outcome)
@@ -418,7 +433,10 @@ def _write_unit(connection: sqlite3.Connection, start: _Start) -> _Outcome:
         outcome = _Outcome(result=result, notices=tx.notices, calls=tx.calls)
     except Exception as error:
         if not connection.in_transaction:  # SQLite rolled back everything, the savepoint included
-            raise UnavailableError(f"the database gave up the transaction: {error}") from error
+            cause = error.cause if isinstance(error, UnavailableError) else Cause.OTHER
+            raise UnavailableError(
+                f"the database gave up the transaction: {error}", cause
+            ) from error
         connection.execute("ROLLBACK TO unit")
         outcome = _Outcome(error=error)
     connection.execute("RELEASE unit")
@@ -559,7 +577,9 @@ def _translated(error: sqlite3.Error) -> StoreError:
     text = str(error)
     if isinstance(error, sqlite3.IntegrityError):
         return ConstraintError(text.rpartition("constraint failed: ")[2], text)
-    return UnavailableError(text)
+    # The first byte is the code, and the others are details. An error of the module has no code.
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    return UnavailableError(text, _CAUSES.get(code, Cause.OTHER))
 
 
 def _reason(error: Exception) -> str:

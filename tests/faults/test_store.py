@@ -153,9 +153,17 @@ async def test_a_full_disk_stops_sales_and_nothing_else(
             assert await purchase(service, trade.person) == "store_unavailable"
             assert await service.balance(trade.person) == balance
             assert (await service.session(trade.person, trade.used))["bytes_used"] > before
-            filler.unlink()
+            ready = await service.call("GET", "/readyz")
+            assert (ready.status, ready.code) == (503, "not_ready")
+            assert "store: full" in str(ready.body)
             with caplog.at_level(logging.INFO):
+                filler.unlink()
+                await until(lambda: _is_ready(service), "the room is noticed without a sale")
                 await until(lambda: "the store is back" in caplog.text, "the room is noticed")
+
+
+async def _is_ready(service: Service) -> bool:
+    return (await service.call("GET", "/readyz")).status == 200
 
 
 async def _refuses(trade: Trade) -> bool:

@@ -10,9 +10,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support.base.mounts import fill, small_disk
 
 from storage.engines import sqlite
-from storage.engines.errors import AlreadyClaimedError, CannotOpenError, UnavailableError
+from storage.engines.errors import AlreadyClaimedError, CannotOpenError, Cause, UnavailableError
 from storage.engines.open import open_store
 from storage.engines.sqlite import BUSY_TIMEOUT_SECONDS, GROUP_MAX_UNITS, SqliteStore
 from storage.engines.store import Transaction
@@ -239,3 +240,22 @@ async def test_deleted_text_is_in_no_file_after_a_scrub(tmp_path: Path) -> None:
         assert path.with_name("proxyd.db-wal").stat().st_size == 0
     finally:
         await store.close()
+
+
+async def test_a_full_disk_is_trouble_until_there_is_room_again(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 8) as disk:
+        store = await open_store(f"sqlite:///{disk}/proxyd.db")
+        try:
+            filler, errors = fill(disk), list[UnavailableError]()
+            for number in range(1_000):  # the log has some room of its own
+                try:
+                    await store.write(insert, number)
+                except UnavailableError as error:
+                    errors.append(error)
+                    break
+            assert [each.cause for each in errors] == [Cause.FULL]
+            assert (store.health().trouble, store.health().failures) == (Cause.FULL, {"full": 1})
+            filler.unlink()
+            assert store.health().trouble is None  # without a write
+        finally:
+            await store.close()
