@@ -22,8 +22,23 @@ export async function ask(method, path, body) {
   const answer = await fetch(API + path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
   const parsed = await answer.json();
   if (answer.ok) return parsed;
-  if (parsed.error.code === "unauthorized") state.me = null;
-  throw new Refusal(answer.status, parsed.error);
+  throw refusal(answer, parsed);
+}
+
+function refusal(answer, { error }) {
+  if (error.code === "unauthorized") state.me = null;
+  return new Refusal(answer.status, error);
+}
+
+// Saves a file under the name that the service gives it.
+export async function save(path) {
+  const answer = await fetch(API + path, { headers: { "X-Requested-By": "console" } });
+  if (!answer.ok) throw refusal(answer, await answer.json());
+  const [, name = "file"] = /filename="([^"]+)"/.exec(answer.headers.get("Content-Disposition")) ?? [];
+  const href = URL.createObjectURL(await answer.blob());
+  el("a", { href, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(href), 60_000);
+  return name;
 }
 
 export const may = (action) => state.me.may.includes(action);
