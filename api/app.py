@@ -41,6 +41,7 @@ from api.reverse.server import AppServer
 from api.routing.cookies import Cookies
 from api.routing.response_cache import Answers
 from api.routing.routes import Route
+from api.site.look import Logo
 from api.site.site import SiteRoutes
 from market.market import Market
 
@@ -53,6 +54,7 @@ def routes(
     app_url: str,
     cookies: Cookies,
     has_mail: bool,
+    logo: Logo | None = None,
     door: AppServer | None = None,
 ) -> list[Route]:
     """Return every endpoint; a new one is added to the file of its resource, or that file here.
@@ -64,6 +66,7 @@ def routes(
         app_url: where referral links lead.
         cookies: where browsers keep logins.
         has_mail: whether e-mails go out.
+        logo: of the service; receipts have it.
         door: where apps are reached; None where they are not.
     """
     responses = Answers(market.context.store.version)
@@ -102,7 +105,7 @@ def routes(
         *SiteRoutes(market.site, market.texts, market.status).table(),
         *PriceRoutes(market).table(),
         *PaymentRoutes(market.payments, market.payouts).table(),
-        *ReceiptRoutes(market.payments).table(),
+        *ReceiptRoutes(market.payments, logo).table(),
         *ParticularsRoutes(market.particulars).table(),
         *TopUpRoutes(market.top_ups).table(),
         *WalletRoutes(market.wallet, market.exits, market.reviews).table(),

@@ -71,7 +71,7 @@ from market.site.gate import Gate, SiteTerms
 from market.site.status import Status
 from market.site.texts import Texts
 from market.staff.base.requests import end_before_closing
-from market.staff.money.erasing import Erasures
+from market.staff.leaving.erasing import Erasures
 from market.staff.rule_stops import RuleStops
 from market.staff.stopping.suspending import Suspensions
 from storage.blobs.base import Blobs

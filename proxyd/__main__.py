@@ -84,19 +84,6 @@ def _add_demo(demo: argparse.ArgumentParser) -> None:
 def _add_exits(topic: argparse.ArgumentParser) -> None:
     """Add the commands about exits."""
     exits = commands_of(topic)
-    clawback = exits.add_parser(
-        "clawback", help="bar an exit that has cheated, and refund its buyers"
-    )
-    clawback.add_argument(
-        "device", type=text, metavar="DEVICE", help="the identifier of its worker token"
-    )
-    clawback.add_argument(
-        "--reason", type=text, required=True, metavar="TEXT", help="kept with the device"
-    )
-    clawback.add_argument(
-        "--owner", action="store_true", help="include all exits of the same owner"
-    )
-    finish(clawback, "exits clawback")
     finish_command(exits.add_parser("list", help="the exits that are barred"), "exits list")
     show = exits.add_parser("show", help="history and findings of an exit")
     show.add_argument(

@@ -299,6 +299,9 @@ def staff_port_of(
         search=partial(exit_records.find, settings, market.context),
         rules=rules_of(settings),
         app_url=slices.app_url(settings, settings.api.port),
+        exports=market.leaving.exports,
+        debtor=slices.debtor(settings),
+        sent_by_itself=slices.sent_by_itself(settings),
         erase_needs_second=settings.staff.second_person_erase,
     )
     desk = StaffDesk(market.context, market.passwords, key, market.letters, terms)
@@ -430,6 +433,7 @@ def _http(
             app_url=app_url,
             cookies=cookies,
             has_mail=bool(settings.mail.host),
+            logo=look.logo,
             door=door,
         ),
         authenticate=market.accounts.authenticate,

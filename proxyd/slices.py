@@ -35,7 +35,8 @@ from market.money.money import GB, micro
 from market.notify.feed import EventFeedTerms
 from market.notify.webhooks import FIRST_FREE_PORT, WebhookTerms
 from market.payments.terms import PaymentTerms
-from market.payouts.terms import PayoutTerms
+from market.payouts.files import Debtor
+from market.payouts.terms import MethodKind, PayoutTerms
 from market.photos.decoding import PhotoLimits
 from market.site.gate import SiteTerms
 from proxyctl.protocol.policy import Policy
@@ -356,6 +357,17 @@ def app_url(settings: Settings, api_port: int) -> str:
     scheme = "https" if api.tls_cert else "http"
     local = f"{scheme}://{format_address(api.host, api_port)}"
     return (api.app_url or api.base_url or local).rstrip("/")
+
+
+def debtor(settings: Settings) -> Debtor:
+    """Return the account that pays, in files of payouts for a bank; without a rate."""
+    payouts = settings.payouts
+    return Debtor(payouts.debtor_name, payouts.debtor_iban, payouts.debtor_bic)
+
+
+def sent_by_itself(settings: Settings) -> MethodKind | None:
+    """Return the payout method that a payment service sends, so that no file has it."""
+    return MethodKind.PAYPAL if settings.payouts.paypal_client_id else None
 
 
 def webhook_terms(settings: Settings) -> WebhookTerms:

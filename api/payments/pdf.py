@@ -7,9 +7,12 @@ instead, such as U+AC00, so no letter is lost (`has_codes`).
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from api.payments.picture import Picture
+
 PAGE_WIDTH, PAGE_HEIGHT = 595, 842  # A4, in points
 MARGIN = 56
 LEADING = 1.5  # the height of a line, in sizes of its font
+PIXELS_PER_POINT = 4
 LINE_MAX_CHARACTERS = 110  # what fits beside the margins in the smallest size
 
 
@@ -21,20 +24,28 @@ class Line(NamedTuple):
     is_bold: bool = False
 
 
-def page(title: str, lines: Iterable[Line]) -> bytes:
-    """Return a document with one page; lines that do not fit on it are left out."""
-    content = b"".join(_shown(_wrapped(lines)))
+def page(title: str, lines: Iterable[Line], picture: Picture | None = None) -> bytes:
+    """Return a document with one page; lines that do not fit on it are left out.
+
+    Args:
+        title: of the document.
+        lines: the text.
+        picture: stands in the upper right corner.
+    """
+    content = b"".join((_placed(picture), *_shown(_wrapped(lines))))
+    pictures = b"" if picture is None else b" /XObject << /P1 8 0 R >>"
     fonts = b"<< /F1 5 0 R /F2 6 0 R >>"
     font = b"<< /Type /Font /Subtype /Type1 /BaseFont /%s /Encoding /WinAnsiEncoding >>"
     objects = (
         b"<< /Type /Catalog /Pages 2 0 R >>",
         b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
         b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 %d %d] /Contents 4 0 R"
-        b" /Resources << /Font %s >> >>" % (PAGE_WIDTH, PAGE_HEIGHT, fonts),
+        b" /Resources << /Font %s%s >> >>" % (PAGE_WIDTH, PAGE_HEIGHT, fonts, pictures),
         b"<< /Length %d >>\nstream\n%s\nendstream" % (len(content), content),
         font % b"Helvetica",
         font % b"Helvetica-Bold",
         b"<< /Title (%s) >>" % _text(title),
+        *([] if picture is None else [_drawn(picture)]),
     )
     document = bytearray(b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n")
     offsets = []
@@ -44,9 +55,8 @@ def page(title: str, lines: Iterable[Line]) -> bytes:
     table = len(document)
     document += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
     document += b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
-    document += b"trailer\n<< /Size %d /Root 1 0 R /Info %d 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (
+    document += b"trailer\n<< /Size %d /Root 1 0 R /Info 7 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (
         len(objects) + 1,
-        len(objects),
         table,
     )
     return bytes(document)
@@ -55,6 +65,24 @@ def page(title: str, lines: Iterable[Line]) -> bytes:
 def has_codes(text: str) -> bool:
     """Return whether a text has characters that are written as code points."""
     return _coded(text) != _plain(text)
+
+
+def _placed(picture: Picture | None) -> bytes:
+    """Return the operators that draw a picture in the upper right corner."""
+    if picture is None:
+        return b""
+    width, height = picture.width / PIXELS_PER_POINT, picture.height / PIXELS_PER_POINT
+    left, bottom = PAGE_WIDTH - MARGIN - width, PAGE_HEIGHT - MARGIN - height
+    return b"q %.2f 0 0 %.2f %.2f %.2f cm /P1 Do Q\n" % (width, height, left, bottom)
+
+
+def _drawn(picture: Picture) -> bytes:
+    """Return the object of a picture."""
+    return (
+        b"<< /Type /XObject /Subtype /Image /Width %d /Height %d /ColorSpace /DeviceRGB"
+        b" /BitsPerComponent 8 /Filter /FlateDecode /Length %d >>\nstream\n%s\nendstream"
+        % (picture.width, picture.height, len(picture.pixels), picture.pixels)
+    )
 
 
 def _wrapped(lines: Iterable[Line]) -> Iterable[Line]:

@@ -1,5 +1,6 @@
 """Routes of receipts: the data of a receipt for a page, and the receipt as a PDF."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,9 +9,12 @@ from msgspec import Struct
 from api.http.identifiers import in_path
 from api.payments.particulars import BuyerItem
 from api.payments.pdf import Line, has_codes, page
+from api.payments.picture import Picture, picture_of
 from api.routing.codec import money
+from api.routing.in_memory import InMemory
 from api.routing.listing import Timestamp, timestamp
 from api.routing.routes import Call, Download, Nothing, Reply, Route
+from api.site.look import Logo
 from market.accounts.scopes import Scope
 from market.base.errors import Code, MarketError
 from market.money.money import as_decimal
@@ -66,8 +70,10 @@ class ReceiptReply(Reply, kw_only=True):
 class ReceiptRoutes:
     """The routes of receipts."""
 
-    def __init__(self, payments: Payments) -> None:
+    def __init__(self, payments: Payments, logo: Logo | None = None) -> None:
         self._payments = payments
+        self._logo = logo
+        self._tag = "" if logo is None else f"-{logo.digest}"
 
     def table(self) -> list[Route]:
         """Return the declarations."""
@@ -111,9 +117,10 @@ class ReceiptRoutes:
     async def download(self, call: Call[Nothing, Any]) -> Download:
         """Return the receipt of a payment of the caller as a PDF."""
         item = _item(await self._find(call))
-        document = page(f"{_kind(item)} {item.number}", _lines(item))
+        document = page(f"{_kind(item)} {item.number}", _lines(item), await self._picture())
         name = f"{_kind(item).lower()}-{item.number}"
-        return Download(name=f"{name}.pdf", etag=name, content=_Bytes(document))
+        tag = name + self._tag
+        return Download(name=f"{name}.pdf", etag=tag, content=InMemory(document))
 
     async def download_note(self, call: Call[Nothing, Any]) -> Download:
         """Return the credit note of a refund of the caller's payment as a PDF."""
@@ -122,29 +129,19 @@ class ReceiptRoutes:
         note = next((each for each in item.credit_notes if str(each.number) == number), None)
         if note is None:
             raise MarketError(Code.CREDIT_NOTE_NOT_FOUND)
-        document = page(f"Credit note {note.number}", _lines(item, note))
+        lines = _lines(item, note)
+        document = page(f"Credit note {note.number}", lines, await self._picture())
         name = f"credit-note-{note.number}"
-        tag = f"{name}-cancelled" if note.is_cancelled else name
-        return Download(name=f"{name}.pdf", etag=tag, content=_Bytes(document))
+        tag = (f"{name}-cancelled" if note.is_cancelled else name) + self._tag
+        return Download(name=f"{name}.pdf", etag=tag, content=InMemory(document))
+
+    async def _picture(self) -> Picture | None:
+        """Return the logo; it is decoded in a thread for each document, so none waits in memory."""
+        return None if self._logo is None else await asyncio.to_thread(picture_of, self._logo)
 
     async def _find(self, call: Call[Nothing, Any]) -> ReceiptView:
         payment_id = in_path(call.path["payment_id"], Code.PAYMENT_NOT_FOUND)
         return await self._payments.receipt(call.user_id, payment_id)
-
-
-class _Bytes:
-    """A file in memory, for `Download`."""
-
-    def __init__(self, document: bytes) -> None:
-        self.size_bytes = len(document)
-        self._document = document
-
-    async def read(self, offset: int, size: int) -> bytes:
-        """Return some bytes."""
-        return self._document[offset : offset + size]
-
-    def close(self) -> None:
-        """Close nothing."""
 
 
 def _item(view: ReceiptView) -> ReceiptItem:

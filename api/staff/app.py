@@ -11,6 +11,7 @@ from api.http.prefer import Handling
 from api.routing.cookies import Cookies
 from api.routing.routes import StaffRoute
 from api.server import Face, HttpServer
+from api.staff.batches import StaffBatchRoutes
 from api.staff.cases import CaseRoutes
 from api.staff.counts import StaffCounts
 from api.staff.jobs import JudgingRoutes
@@ -44,6 +45,7 @@ def routes(desk: StaffDesk, cookies: Cookies) -> list[StaffRoute]:
         *MoneyRoutes(desk).table(),
         *StaffPaymentRoutes(desk).table(),
         *StaffPayoutRoutes(desk).table(),
+        *StaffBatchRoutes(desk).table(),
         *StaffLeavingRoutes(desk).table(),
         *JudgingRoutes(desk).table(),
         *CaseRoutes(desk).table(),

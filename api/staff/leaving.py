@@ -1,11 +1,13 @@
 """Routes of the end of an account: closed, or erased with a second person."""
 
+from secrets import token_hex
 from typing import Any, Literal
 
 from msgspec import Struct
 
+from api.http.errors import Transport
 from api.routing.listing import Timestamp, timestamp
-from api.routing.routes import Call, Reply, StaffRoute
+from api.routing.routes import Call, Download, Nothing, Reply, StaffRoute
 from api.staff.money import STATES
 from api.staff.users import FINDING, ONE
 from api.staff.words import Reason, author, moment
@@ -13,9 +15,9 @@ from market.base.errors import Code
 from market.erasure.closing import Closed
 from market.staff.base.roles import Action
 from market.staff.desk import StaffDesk
-from market.staff.money import erasing
+from market.staff.finding.users import find
+from market.staff.leaving import closing, erasing
 from market.staff.money.approvals import Outcome
-from market.staff.stopping import closing
 
 
 class LeaveRequest(Struct):
@@ -26,10 +28,17 @@ class LeaveRequest(Struct):
 
 
 class ClosedReply(Reply, kw_only=True):
-    """A closed account; a login before `erased_after` opens it again."""
+    """A closing: done, or waiting for a second person until `expires_at`.
 
+    `id` is the request that waits, or the user. A login before `erased_after` opens a closed
+    account again.
+    """
+
+    state: Literal["done", "waits"]
+    id: str
     user_id: str
-    erased_after: Timestamp
+    erased_after: Timestamp | None
+    expires_at: Timestamp | None
 
 
 class ErasureReply(Reply, kw_only=True):
@@ -45,11 +54,13 @@ class ErasureReply(Reply, kw_only=True):
 
 
 class StaffLeavingRoutes:
-    """The routes that close and erase an account. Its export is made on the machine."""
+    """The routes that export, close and erase an account."""
 
     def __init__(self, desk: StaffDesk) -> None:
         self._context = desk.context
         self._tools = desk.tools
+        self._exports = desk.terms.exports
+        self._limits = desk.terms.limits
         self._needs_second = desk.terms.erase_needs_second
 
     def table(self) -> list[StaffRoute]:
@@ -58,9 +69,20 @@ class StaffLeavingRoutes:
         example = {"reason": "asked by letter of 3 May", "waived": False}
         return [
             StaffRoute(
+                "GET",
+                f"{ONE}/export",
+                "Download all data of a user; the log records it",
+                self.export,
+                Reply,
+                action=Action.USER_EXPORT,
+                errors=(*FINDING, Code.ACCOUNT_CLOSED, Code.TOO_BUSY),
+                unavailable=(Transport.FILES_FULL,),
+                has_file=True,
+            ),
+            StaffRoute(
                 "POST",
                 f"{ONE}/close",
-                "Close an account; a login within 14 days opens it again",
+                "Close an account, or ask a second person; a login within 14 days opens it again",
                 self.close,
                 ClosedReply,
                 action=Action.USER_CLOSE,
@@ -83,14 +105,28 @@ class StaffLeavingRoutes:
             ),
         ]
 
+    async def export(self, call: Call[Nothing, Any]) -> Reply:
+        """Make the export of a user, and send it."""
+        by = author(call)
+        user = await find(self._context, by, call.path["user"])
+
+        async def permit() -> None:
+            await closing.export(self._context, by, user.id)
+
+        content = await self._exports.open_after(permit, user.id)
+        # Made again for each request: a range of one must not continue another one.
+        etag = f"{user.id}-{token_hex(8)}"
+        return Download(name=f"export-{user.id}.zip", etag=etag, content=content)
+
     async def close(self, call: Call[LeaveRequest, Any]) -> ClosedReply:
-        """Close an account; if its money is waived, the sessions are ended first."""
+        """Close an account; if one person waives its money, the sessions are ended first."""
         name, body, by = call.path["user"], call.body, author(call, _closed)
         if body.waived:
-            await closing.end_sessions(self._context, by, name, body.reason)
+            await closing.end_sessions(self._context, self._limits, by, name, body.reason)
         closed = await closing.close(
             self._context,
             self._tools.letters,
+            self._limits,
             by,
             name,
             waives=body.waived,
@@ -107,13 +143,28 @@ class StaffLeavingRoutes:
             call.path["user"],
             waives=call.body.waived,
             needs_second=self._needs_second,
+            limits=self._limits,
             why=call.body.reason,
         )
         return _erased(outcome)
 
 
-def _closed(closed: Closed) -> ClosedReply:
-    return ClosedReply(user_id=closed.user_id, erased_after=timestamp(closed.due_at))
+def _closed(closed: Closed | Outcome) -> ClosedReply:
+    if isinstance(closed, Outcome):
+        return ClosedReply(
+            state="waits",
+            id=closed.id,
+            user_id=closed.user_id,
+            erased_after=None,
+            expires_at=moment(closed.expires_at),
+        )
+    return ClosedReply(
+        state="done",
+        id=closed.user_id,
+        user_id=closed.user_id,
+        erased_after=timestamp(closed.due_at),
+        expires_at=None,
+    )
 
 
 def _erased(outcome: Outcome) -> ErasureReply:

@@ -17,10 +17,11 @@ from market.staff.base.roles import Action
 from market.staff.cases.cases import Cases
 from market.staff.desk import StaffDesk
 from market.staff.finding.tables import TABLES
+from market.staff.leaving import closing
+from market.staff.leaving.posters import leaving_posters
 from market.staff.money import approvals, deposits, second_person, user_limits
 from market.staff.money import money as money_services
 from market.staff.money.approvals import Outcome, RequestState, State
-from market.staff.money.erasing import Eraser
 from market.staff.money.second_person import Refused
 from market.staff.money.user_limits import KEPT, LIMIT_MAX, PRICE_PERCENT_MAX, NewLimits, Value
 from storage.accounts.user_limits import UserLimitsRow
@@ -134,9 +135,17 @@ class LimitsReply(Reply, kw_only=True):
     until: Timestamp | None
 
 
-class ApprovalItem(Struct):
-    """A request for an act; `payload` is frozen. An act that moves no money has no amount.
+class WaivedItem(Struct):
+    """Money that goes to the house with an account."""
 
+    amount: float
+    currency: Currency
+
+
+class ApprovalItem(Struct):
+    """A request for an act; `payload` is frozen. The end of an account has no amount.
+
+    `waived` is the money that is given up with the account, and no more of it is.
     `asked_by` and `decided_by` are `staff:` and a member, or `unix:` and a user of the machine.
     """
 
@@ -147,6 +156,7 @@ class ApprovalItem(Struct):
     username: str
     amount: float | None
     currency: Currency | None
+    waived: list[WaivedItem]
     payload: dict[str, str | int | None]
     reason: str | None
     asked_by: str
@@ -178,14 +188,15 @@ STATES: dict[State, Literal["done", "done_before", "waits"]] = {
 
 
 class MoneyRoutes:
-    """The routes about money."""
+    """The routes about money; `posters` carry out what a second person approves."""
 
     def __init__(self, desk: StaffDesk) -> None:
         self._context = desk.context
         self._limits = desk.terms.limits
         self._prices = desk.terms.prices
-        cases, eraser = Cases(desk.context, desk.letters), Eraser(desk.tools)
-        self._posters = {**cases.posters, Action.USER_ERASE: eraser.post}
+        self._letters = desk.letters
+        cases = Cases(desk.context, desk.letters)
+        self.posters = {**cases.posters, **leaving_posters(desk.tools)}
 
     def table(self) -> list[StaffRoute]:
         """Return the declarations."""
@@ -309,6 +320,10 @@ class MoneyRoutes:
                     Code.NOT_REVIEWABLE,
                     Code.PAYMENT_NOT_DOUBTFUL,
                     Code.DEBT_TOO_SMALL,
+                    Code.PAYOUT_STATE,
+                    Code.PAYOUT_NOT_PERMITTED,
+                    Code.CASE_DECIDED,
+                    Code.ACCOUNT_NOT_EMPTY,
                 ),
                 example=why,
             ),
@@ -436,12 +451,11 @@ class MoneyRoutes:
 
     async def approve(self, call: Call[ApproveRequest, Any]) -> OutcomeReply:
         """Approve a request."""
-        by, request = author(call, outcome_reply), call.path["approval"]
-        return outcome_reply(
-            await second_person.approve(
-                self._context, by, request, call.body.reason, posters=self._posters
-            )
-        )
+        by, request, why = author(call, outcome_reply), call.path["approval"], call.body.reason
+        await closing.end_sessions_of_request(self._context, by, request, why)
+        outcome = await second_person.approve(self._context, by, request, why, posters=self.posters)
+        self._letters.wake()
+        return outcome_reply(outcome)
 
     async def refuse(self, call: Call[ReasonRequest, Any]) -> RefusedReply:
         """Refuse a request."""
@@ -481,7 +495,8 @@ def _refused(refused: Refused) -> RefusedReply:
 
 
 def _approval(shown: ShownApprovalRow, now: int) -> ApprovalItem:
-    row = shown.approval
+    row, payload = shown.approval, json.loads(shown.approval.payload)
+    waived = approvals.waived_by(payload)
     has_amount = Action(row.action) not in approvals.WITHOUT_MONEY
     return ApprovalItem(
         id=row.id,
@@ -491,7 +506,8 @@ def _approval(shown: ShownApprovalRow, now: int) -> ApprovalItem:
         username=shown.username,
         amount=money(row.amount) if has_amount else None,
         currency=Currency(row.currency) if has_amount else None,
-        payload=json.loads(row.payload),
+        waived=[WaivedItem(money(amount), each) for each, amount in waived.items()],
+        payload=payload,
         reason=shown.reason,
         asked_by=row.asked_by,
         asked_email=shown.asked_email,

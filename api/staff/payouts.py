@@ -1,6 +1,6 @@
 """Routes about payouts: listed, looked at and decided; and the checked identity of a user.
 
-Files of batches, which have whole bank accounts, stay with commands on the machine.
+The list of outcomes that comes back from a bank is read by a command on the machine.
 """
 
 from typing import Any

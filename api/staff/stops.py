@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from api.routing.codec import money
 from api.routing.listing import Timestamp, timestamp
 from api.routing.routes import Call, Nothing, Reply, StaffRoute
 from api.staff.users import CHANGING, ONE
@@ -17,7 +18,7 @@ from market.base.states import SessionStatus
 from market.staff.base.acts import REASON_MAX_CHARACTERS
 from market.staff.base.roles import Action
 from market.staff.desk import StaffDesk
-from market.staff.stopping import stopping, suspending
+from market.staff.stopping import clawing, stopping, suspending
 from market.staff.stopping.suspending import ALL, Ordered
 
 SESSION = f"{PREFIX}/sessions/{{session}}"
@@ -39,6 +40,25 @@ class ResumeRequest(Struct):
 
     reason: Reason
     parts: Annotated[list[Part], Meta(min_length=1, max_length=len(Part))] | None = None
+
+
+class ClawBackRequest(Struct):
+    """The reason, which is kept with the device; `with_owner` for all exits of the owner."""
+
+    reason: Reason
+    with_owner: bool = False
+
+
+class ClawedBackReply(Reply, kw_only=True):
+    """The barred exits, and their reversed earnings: the owner loses `usd`.
+
+    The buyers get `refunded_usd`.
+    """
+
+    devices: list[str]
+    earnings: int
+    usd: float
+    refunded_usd: float
 
 
 class OrderReply(Reply, kw_only=True):
@@ -132,6 +152,17 @@ class StopRoutes:
                 action=Action.SESSION_VIEW,
                 errors=(Code.SESSION_NOT_FOUND,),
             ),
+            StaffRoute(
+                "POST",
+                f"{DEVICE}/claw-back",
+                "Bar an exit that has cheated, and return its unpaid earnings to the buyers",
+                self.claw_back,
+                ClawedBackReply,
+                action=Action.DEVICE_CLAW_BACK,
+                body=ClawBackRequest,
+                errors=(Code.TOKEN_NOT_FOUND,),
+                example=example,
+            ),
             *(
                 StaffRoute(
                     "POST",
@@ -154,7 +185,7 @@ class StopRoutes:
                 RevokedReply,
                 action=Action.KEY_REVOKE,
                 body=ReasonRequest,
-                errors=(Code.KEY_NOT_FOUND,),
+                errors=(Code.KEY_NOT_FOUND, Code.AMBIGUOUS),
                 example=example,
             ),
         ]
@@ -273,6 +304,19 @@ class StopRoutes:
         device, reason = call.path["device"], call.body.reason
         ordered = await stopping.bar_device(self._context, author(call), device, reason)
         return await self._answer(ordered)
+
+    async def claw_back(self, call: Call[ClawBackRequest, Any]) -> ClawedBackReply:
+        """Bar an exit, and return its earnings to the buyers."""
+        body, device = call.body, call.path["device"]
+        done = await clawing.claw_back(
+            self._context, author(call), device, body.reason, with_owner=body.with_owner
+        )
+        return ClawedBackReply(
+            devices=list(done.devices),
+            earnings=done.earnings,
+            usd=money(done.amount),
+            refunded_usd=money(done.refunded),
+        )
 
     async def pardon(self, call: Call[ReasonRequest, Any]) -> OrderReply:
         """Let a barred device be an exit again."""

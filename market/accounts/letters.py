@@ -1,5 +1,7 @@
 """E-mails that report a change to the account's user, queued in the transaction of the change.
 
+They end with the name of the service, its contact, and links to its valid texts.
+
 An address that its owner has not confirmed gets none: it may belong to another person.
 """
 
@@ -7,11 +9,15 @@ from collections.abc import Callable
 
 from market.accounts.mail import Message, encoded, mail_share, signed
 from market.accounts.outbox import Outbox
+from market.site.gate import SEPARATOR
 from storage.accounts import outbox as queries
 from storage.accounts import users
 from storage.engines.store import Transaction
+from storage.site import texts
 
 LIFETIME_SECONDS = 3 * 86_400
+# The published texts that each e-mail links to, in words.
+TEXTS = {"terms": "Terms of use", "privacy": "Privacy policy", "imprint": "Imprint"}
 
 
 class Letters:
@@ -48,7 +54,10 @@ class Letters:
         self, tx: Transaction, name: str, email: str, write: Callable[[str, str], Message]
     ) -> None:
         """Put an e-mail to an address that the same transaction may erase; as `put`."""
-        message = signed(write(email, self._app_url), self._signature)
+        signature = self._signature + await self._links(tx)
+        if not self._signature and signature:
+            signature = SEPARATOR + signature
+        message = signed(write(email, self._app_url), signature)
         letter = self._emails.item(
             name,
             share=mail_share(email),
@@ -56,6 +65,13 @@ class Letters:
             lifetime_seconds=LIFETIME_SECONDS,
         )
         await queries.put(tx, letter)
+
+    async def _links(self, tx: Transaction) -> str:
+        """Return the lines with the addresses of the texts that are valid now."""
+        kinds = await texts.valid_kinds(tx, self._emails.now())
+        return "".join(
+            f"{words}: {self._app_url}/{kind}\n" for kind, words in TEXTS.items() if kind in kinds
+        )
 
     def wake(self) -> None:
         """Wake the sender, once the transaction is committed."""

@@ -74,6 +74,10 @@ class Outbox:
         self._wakeup = asyncio.Event()
         self.waiting = 0
 
+    def now(self) -> int:
+        """Return the time of the queue, in UTC seconds."""
+        return self._now()
+
     def item(self, key: str, *, share: str, payload: bytes, lifetime_seconds: int) -> OutboxRow:
         """Return an item's sealed row for `storage.accounts.outbox.put` in the causing transaction.
 

@@ -6,6 +6,7 @@ transaction has dropped, so a crash at any point leaves nothing behind.
 """
 
 import hashlib
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -19,7 +20,7 @@ from market.erasure.closing import list_open
 from market.events.context import Context
 from market.money import ledger
 from market.money.ledger import Movement, Transfer, TransferKind
-from market.money.money import Currency
+from market.money.money import Currency, as_decimal
 from market.site.gate import email_mark
 from storage.accounts import closures
 from storage.accounts import suspensions as suspension_queries
@@ -42,7 +43,13 @@ class Tools(Struct, frozen=True):
 
 
 async def erase(
-    tx: Transaction, context: Context, tools: Tools, user_id: str, *, waives: bool
+    tx: Transaction,
+    context: Context,
+    tools: Tools,
+    user_id: str,
+    *,
+    waives: bool,
+    most: Mapping[Currency, int] | None = None,
 ) -> None:
     """Erase an account without money and open work; waived money goes to the house.
 
@@ -52,10 +59,11 @@ async def erase(
         tools: the last e-mail, and marks.
         user_id: the user.
         waives: whether the user gives up the money that is left.
+        most: the micro-units that may be given up, by currency; None for no bound.
 
     Raises:
-        MarketError: `account_not_empty`; `account_closed`, when it was erased before;
-            `user_not_found`.
+        MarketError: `account_not_empty`, also for more than `most`; `user_not_found`;
+            `account_closed`, when it was erased before.
     """
     closure = await closures.find(tx, user_id)
     gives_up = waives or bool(closure and closure.waives)
@@ -69,7 +77,7 @@ async def erase(
         raise MarketError(
             Code.ACCOUNT_NOT_EMPTY, f"{Code.ACCOUNT_NOT_EMPTY.meaning} Open: {'; '.join(found)}."
         )
-    await _give_up_money(tx, context, user_id)
+    await _give_up_money(tx, context, user_id, most)
     if await suspension_queries.of_user(tx, user_id):
         until = context.now() + BARRED_SECONDS
         mark = email_mark(tools.sealing, user.email)
@@ -77,6 +85,25 @@ async def erase(
     await _erase(tx, context, user)
     if user.email_verified_at is not None:
         await tools.letters.put_last(tx, f"account erased:{user_id}", user.email, account_erased)
+
+
+def require_at_most(currency: Currency, amount: int, most: Mapping[Currency, int] | None) -> None:
+    """Refuse to give up more money with an account than was requested.
+
+    Args:
+        currency: of the money.
+        amount: the micro-units that the user has.
+        most: the micro-units that may be given up, by currency; None for no bound.
+
+    Raises:
+        MarketError: `account_not_empty`.
+    """
+    if most is not None and amount > most.get(currency, 0):
+        raise MarketError(
+            Code.ACCOUNT_NOT_EMPTY,
+            f"The user has {as_decimal(amount)} {currency} now, more than was to be given up; ask "
+            "again.",
+        )
 
 
 async def erase_again(tx: Transaction, context: Context, user_id: str) -> bool:
@@ -125,11 +152,14 @@ async def _erase(tx: Transaction, context: Context, user: UserRow) -> None:
     await queries.erase(tx, user.id, mail_hash=mail_hash, now=now)
 
 
-async def _give_up_money(tx: Transaction, context: Context, user_id: str) -> None:
-    """Move the money that a user waives to the house."""
+async def _give_up_money(
+    tx: Transaction, context: Context, user_id: str, most: Mapping[Currency, int] | None
+) -> None:
+    """Move the money that a user waives to the house, `most` of each currency."""
     for currency in Currency:
         account = ledger.available(user_id, currency)
         amount = await ledger_queries.balance(tx, account) or 0
+        require_at_most(currency, amount, most)
         if amount:
             movement = Movement(account, ledger.revenue(currency), amount)
             transfer = Transfer(

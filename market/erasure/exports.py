@@ -13,7 +13,7 @@ import os
 import re
 import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -145,27 +145,42 @@ class Exports:
             FullError: the disk has no room beside its reserve.
             BlobError: the file cannot be written.
         """
+
+        async def permit() -> None:
+            is_permitted = await self._store.write(
+                closures.use_export,
+                export_id,
+                user_id,
+                now=self._context.now(),
+                most=DOWNLOADS_MAX,
+            )
+            if not is_permitted:
+                raise MarketError(Code.EXPORT_NOT_FOUND, field="export_id")
+
+        return await self.open_after(permit, user_id)
+
+    async def open_after(self, permit: Callable[[], Awaitable[object]], user_id: str) -> Content:
+        """Make an export once `permit` has returned, and return it as `open` does.
+
+        `permit` refuses the export by an exception. It is not called while the export is busy.
+
+        Raises:
+            MarketError: `too_busy`.
+            FullError, BlobError: as `open`.
+        """
         held = self._making | self._reading
         if len(self._making) >= AT_ONCE_MAX or len(held) >= FILES_MAX or user_id in held:
             raise MarketError(Code.TOO_BUSY, BUSY, retry_after_seconds=RETRY_SECONDS)
         self._making.add(user_id)
         try:
-            return await self._made(user_id, export_id)
+            await permit()
+            return await self._made(user_id)
         except OSError as error:
             raise blob_error(error) from error
         finally:
             self._making.discard(user_id)
 
-    async def _made(self, user_id: str, export_id: str) -> Content:
-        is_permitted = await self._store.write(
-            closures.use_export,
-            export_id,
-            user_id,
-            now=self._context.now(),
-            most=DOWNLOADS_MAX,
-        )
-        if not is_permitted:
-            raise MarketError(Code.EXPORT_NOT_FOUND, field="export_id")
+    async def _made(self, user_id: str) -> Content:
         with await asyncio.to_thread(_nameless, self._place) as file:
             await self.write(user_id, file)
             content = FileContent(os.dup(file.fileno()), self._threads)

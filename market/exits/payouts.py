@@ -124,7 +124,17 @@ async def claw_back(
     now = context.now()
     event = ConsentRow(context.identifiers.new(), device_id, "barred", "", reason, now)
     await context.store.write(bar, event)
-    total = ClawedBack(0, 0, 0)
+    return await reverse_all(context, device_id, reversed_max=reversed_max)
+
+
+async def reverse_all(
+    context: Context, device_id: str, *, reversed_max: int = REVERSED_MAX_EARNINGS
+) -> ClawedBack:
+    """Reverse the unpaid earnings of a barred exit, as `claw_back` does.
+
+    A repetition reverses those of since then.
+    """
+    now, total = context.now(), ClawedBack(0, 0, 0)
     while True:
         transfer_ids = [context.identifiers.new() for _ in range(reversed_max)]
         part = await context.store.write(_reverse, device_id, transfer_ids, now=now)
@@ -135,17 +145,6 @@ async def claw_back(
             total.amount + part.amount,
             total.refunded + part.refunded,
         )
-
-
-async def claw_back_of_owner(context: Context, device_id: str, reason: str) -> list[ClawedBack]:
-    """Bar every exit of the owner of a device that has cheated: `claw_back` of each.
-
-    Raises:
-        MarketError: as `claw_back`.
-    """
-    found = await context.store.read(queries.of_owner_of, device_id)
-    # One that has never been an exit is refused there.
-    return [await claw_back(context, each, reason) for each in found or [device_id]]
 
 
 async def _pay(tx: Transaction, user_id: str, transfer_id: str, *, moment: int, now: int) -> None:

@@ -18,6 +18,7 @@ from storage.site.texts import VersionRow
 
 Registration = Literal["open", "invited", "closed"]
 DEFAULT_NAME = "proxyd"
+SEPARATOR = "\n-- \n"  # before the last lines of an e-mail
 
 CODE_CHARACTERS = 16  # of 32 different ones: 80 bits
 CONSENT_KINDS = ("terms", "privacy")
@@ -42,7 +43,7 @@ class SiteTerms(Struct, frozen=True):
         if not self.support and self.name == DEFAULT_NAME:
             return ""
         help_line = f"Help: {self.support}\n" if self.support else ""
-        return f"\n-- \n{self.name}\n{help_line}"
+        return f"{SEPARATOR}{self.name}\n{help_line}"
 
 
 class Papers(Struct, frozen=True):

@@ -10,11 +10,14 @@ from market.accounts.outbox import OUTBOX_PURPOSE
 from market.accounts.passwords import Passwords
 from market.base.sealing import Sealing
 from market.erasure.erasing import Tools
+from market.erasure.exports import Exports
 from market.events.context import Context
 from market.files.artifacts import Artifacts
 from market.jobs.outcomes import Outcomes
 from market.logs.logs import LogTerms
 from market.payouts.details import METHODS_PURPOSE
+from market.payouts.files import Debtor
+from market.payouts.terms import MethodKind
 from market.staff.abuse.exit_use import Found, Question, Searches
 from market.staff.abuse.rule_tickets import RuleSetting
 from market.staff.base.callers import StaffCaller
@@ -23,6 +26,7 @@ from market.staff.members.factors import Factors
 from market.staff.members.keys import StaffKeys, is_key
 from market.staff.members.logins import StaffLogins
 from market.staff.money.approvals import Limits
+from market.staff.money.paying import NO_DEBTOR
 from market.staff.money.user_limits import PriceBounds
 
 
@@ -38,6 +42,9 @@ class StaffTerms(Struct, frozen=True):
         search: returns the recorded connections of a question about an exit.
         rules: the rules against scans and spam, at the start.
         app_url: the address of the pages for users.
+        exports: makes exports of users.
+        debtor: the account that pays, in files for a bank.
+        sent_by_itself: the payout method that a payment service sends; no file has it.
         erase_needs_second: whether a second person has to approve the erasure of an account.
     """
 
@@ -49,6 +56,9 @@ class StaffTerms(Struct, frozen=True):
     search: Callable[[Question], Coroutine[Any, Any, Found]]
     rules: Sequence[RuleSetting]
     app_url: str
+    exports: Exports
+    debtor: Debtor = NO_DEBTOR
+    sent_by_itself: MethodKind | None = None
     erase_needs_second: bool = True
 
 

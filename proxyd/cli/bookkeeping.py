@@ -8,7 +8,6 @@ from market.accounts.passwords import Passwords
 from market.base.ids import Identifiers
 from market.events.context import Context
 from market.exits import canaries as exit_canaries
-from market.exits.payouts import claw_back, claw_back_of_owner
 from market.jobs import reviews
 from market.money.audit import Report
 from market.money.money import Currency, as_decimal
@@ -69,35 +68,6 @@ async def create_user(
         f"{as_decimal(each.amount)} {each.currency} waits: approval {each.id}" for each in waiting
     ]
     return "\n".join(lines), bool(waiting)
-
-
-async def claw_back_exit(
-    settings: Settings, *, device_id: str, reason: str, with_owner: bool = False
-) -> str:
-    """Bar an exit that has cheated, and refund its buyers out of its earnings.
-
-    `with_owner` includes all exits of the same owner. A repetition refunds the earnings
-    since then.
-
-    Returns:
-        a report for the operator.
-
-    Raises:
-        MarketError: there is no such exit, or the reason is too long.
-        StoreError: the database cannot be used. Earlier refunds stay.
-    """
-    async with opened(settings) as store:
-        context = context_of(store)
-        if with_owner:
-            done = await claw_back_of_owner(context, device_id, reason)
-        else:
-            done = [await claw_back(context, device_id, reason)]
-    amount, refunded = sum(each.amount for each in done), sum(each.refunded for each in done)
-    barred = device_id if not with_owner else f"{device_id} and all exits of its owner, {len(done)}"
-    return (
-        f"barred {barred}; {sum(each.earnings for each in done)} earnings reversed, "
-        f"{as_decimal(amount)} usd; refunded to buyers: {as_decimal(refunded)} usd"
-    )
 
 
 async def list_exits(settings: Settings, *, as_json: bool) -> str:

@@ -174,15 +174,6 @@ def _password(*, from_stdin: bool) -> str:
     return password
 
 
-def _claw_back(settings: Settings, options: Namespace) -> int:
-    from proxyd.cli import bookkeeping
-
-    work = bookkeeping.claw_back_exit(
-        settings, device_id=options.device, reason=options.reason, with_owner=options.owner
-    )
-    return _answer(work)
-
-
 def _list_exits(settings: Settings, options: Namespace) -> int:
     from proxyd.cli import bookkeeping
 
@@ -296,7 +287,6 @@ COMMANDS: dict[str, Callable[[Settings, Namespace], int]] = {
     "serve": _serve,
     "demo": _demo,
     "user create": _create_user,
-    "exits clawback": _claw_back,
     "exits list": _list_exits,
     "exits show": _show_exit,
     "jobs disputes": _list_disputes,

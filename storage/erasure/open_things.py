@@ -23,10 +23,17 @@ class OpenRow(NamedTuple):
     payouts: int
 
 
+class MoneyRow(NamedTuple):
+    """Money in a currency, in micro-units."""
+
+    currency: str
+    amount: int
+
+
 async def of_user(tx: Transaction, user_id: str, now: int) -> OpenRow:
     """Return the open things of a user.
 
-    Requests to erase the account, and deposits that wait for a second person, end with it.
+    Requests to close or erase the account, and deposits that wait for a second person, end with it.
     """
     row = await tx.one(
         OpenRow,
@@ -61,7 +68,7 @@ async def of_user(tx: Transaction, user_id: str, now: int) -> OpenRow:
                  AND reversed_at IS NULL),
             (SELECT COUNT(*) FROM approvals
              WHERE user_id = :user AND decision IS NULL AND expires_at > :now
-                 AND action NOT IN ('user.erase', 'money.deposit')),
+                 AND action NOT IN ('user.erase', 'user.close', 'money.deposit')),
             (SELECT COUNT(*) FROM payments
              WHERE user_id = :user AND status IN ('open', 'doubtful'))
             + (SELECT COUNT(*) FROM payment_returns
@@ -76,6 +83,19 @@ async def of_user(tx: Transaction, user_id: str, now: int) -> OpenRow:
     )
     assert row is not None  # noqa: S101 - a row of sub-selects is always there
     return row
+
+
+async def money(tx: Transaction, user_id: str) -> dict[str, int]:
+    """Return the money of a user that is available or held, by currency, in micro-units."""
+    rows = await tx.all(
+        MoneyRow,
+        """
+        SELECT currency, CAST(SUM(balance) AS BIGINT) FROM accounts
+        WHERE user_id = :user AND kind IN ('available', 'held') GROUP BY currency
+        """,
+        user=user_id,
+    )
+    return {row.currency: row.amount for row in rows if row.amount}
 
 
 async def has_paid_in(tx: Transaction, user_id: str, since: int) -> bool:

@@ -63,6 +63,13 @@ async def valid(tx: Transaction, kind: str, now: int) -> VersionRow | None:
     )
 
 
+async def valid_kinds(tx: Transaction, now: int) -> list[str]:
+    """Return the kinds that have a valid version."""
+    return await tx.all(
+        str, "SELECT DISTINCT kind FROM site_texts WHERE valid_from <= :now", now=now
+    )
+
+
 async def latest(tx: Transaction, kind: str) -> int:
     """Return the number of the newest version of a kind, also before it is valid; 0 for none."""
     number = await tx.one(

@@ -197,10 +197,9 @@ def measured(url: str, size: int, folder: Path) -> Figures:
     # starts.
     with ProcessPoolExecutor(1, get_context("spawn")) as other:
         market = other.submit(_grow, url, size).result()
-    of_staff = growth_staff.figures(url, market)
     if os.environ.get("ONLY") == "staff":
-        return of_staff
-    figures = {"start, s": start_seconds(url)} | of_staff
+        return growth_staff.figures(url, market)
+    figures = {"start, s": start_seconds(url)}
     with process.serving(url, **UNBOUNDED) as daemon:
         client = Client(daemon, market)
         figures |= requests(daemon, client)
@@ -217,7 +216,7 @@ def measured(url: str, size: int, folder: Path) -> Figures:
             moved = command(url, "storage", "move", "--to", target)
         figures["storage move to PostgreSQL, s"] = moved.seconds
         figures["memory of the move, MB"] = moved.megabytes
-    return figures
+    return figures | growth_staff.figures(url, market)
 
 
 def _grow(url: str, size: int) -> Grown:

@@ -11,11 +11,14 @@ from support.clients.story import buy, reached, used
 from support.daemons.bounded import check_bounds
 from support.daemons.service import Bought, Person, Service, running_in, settings_for
 from support.exits.device import EXITS, Device, consented
+from support.market.staff import ROOT
 from support.targets import targets
 from support.targets.targets import Target
 
 from market.exits.earnings import AdvancePace
-from proxyd.cli import bookkeeping
+from market.money.money import MICRO
+from market.staff.stopping import clawing
+from proxyd.ops.books import context_of, opened
 
 PRICE = 10_000.0  # USD per GB, so that little traffic is worth something
 
@@ -124,10 +127,11 @@ async def test_a_claw_back_beside_a_daemon_cuts_the_exit_and_refunds(tmp_path: P
         second, goes_on = await buy(service, quota=1_000_000, price=PRICE)
         client = await carried(service, goes_on, target, 100_000)
         settings = settings_for(f"sqlite:///{tmp_path}/proxyd.db")
-        done = await bookkeeping.claw_back_exit(
-            settings, device_id=made.device_id, reason="injects into plain HTTP"
-        )
-        assert done.endswith("1 earnings reversed, 3.00 usd; refunded to buyers: 5.00 usd")
+        async with opened(settings) as store:  # as a command does
+            done = await clawing.claw_back(
+                context_of(store), ROOT, made.device_id, "injects into plain HTTP"
+            )
+        assert (done.earnings, done.amount, done.refunded) == (1, 3 * MICRO, 5 * MICRO)
         await until(lambda: device.is_over, "the exit is let go of")
         with pytest.raises(ConnectionError):
             await client.receive(1)

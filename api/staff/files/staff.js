@@ -8,7 +8,7 @@ import { mePage, staffPage } from "./staff_members.js";
 import { approvalCells, approvalsPage, moneyPage } from "./staff_money.js";
 import { paymentPage, paymentsPage } from "./staff_payments.js";
 import { payoutCells, payoutPage, payoutsPage } from "./staff_payouts.js";
-import { actButton, ask, at, authorOf, card, count, cut, done, folded, form, heading, link, logTable, may, moment, ofUser, state, table } from "./staff_parts.js";
+import { actButton, ask, at, authorOf, card, count, cut, done, folded, form, heading, link, logTable, may, moment, ofUser, save, state, table } from "./staff_parts.js";
 import { sitePage } from "./staff_site.js";
 import { ticketCells, ticketPage, ticketsPage } from "./staff_tickets.js";
 
@@ -74,6 +74,8 @@ function leaving(user) {
     await done(result.state === "waits" ? `waits for a second person: request ${result.id}` : word === "close" ? "the account is closed" : "the account is erased");
   });
   return [
+    may("user.export") && folded("Export all data", el("p", { class: "hint" }, "The file has all data of the user in the clear."),
+      form([], "Download export", async () => done(`saved ${await save(`/users/${user.id}/export`)}`))),
     folded("Close this account", el("p", { class: "hint" }, "Logins, keys and tokens end. A login within 14 days opens it again."), send("close", "Close account")),
     folded("Erase this account", el("p", { class: "hint" }, "Nothing brings it back."), send("erase", "Erase account")),
   ];
@@ -90,10 +92,18 @@ function problemOf({ kind, id }, user) {
   return kind === "debt" ? link(`/money/${at(user.id)}`, id) : id;
 }
 
+// Bars an exit that has cheated; its unpaid earnings go back to the buyers.
+function clawBack(device) {
+  return actButton("Claw back", async (body) => {
+    const { earnings, refunded_usd: refunded } = await ask("POST", `/devices/${device.id}/claw-back`, body);
+    return `barred; ${earnings} earnings reversed, ${refunded} USD refunded to buyers`;
+  });
+}
+
 function deviceActs(device) {
   if (!may("device.bar")) return null;
-  return [["Bar as an exit", "bar"], ["Pardon", "pardon"]].map(([words, act]) =>
-    actButton(words, async (body) => cut(await ask("POST", `/devices/${device.id}/${act}`, body))));
+  return [...[["Bar as an exit", "bar"], ["Pardon", "pardon"]].map(([words, act]) =>
+    actButton(words, async (body) => cut(await ask("POST", `/devices/${device.id}/${act}`, body)))), may("device.claw_back") && clawBack(device)];
 }
 
 // The end of an account in words; an account that was opened again is open.

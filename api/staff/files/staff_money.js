@@ -83,12 +83,15 @@ export async function moneyPage(name, cursor) {
   ];
 }
 
+// The money that goes to the house with an account, as the approval gives it up.
+const waived = (each) => each.waived.map(({ amount, currency }) => `${amount} ${currency}`).join(" + ") || null;
+
 export const approvalCells = {
   "asked at (UTC)": (each) => moment(each.asked_at),
   by: (each) => each.asked_email ?? each.asked_by,
   act: (each) => each.action,
   user: (each) => link(ofUser(each.user_id), each.username),
-  amount: (each) => (each.amount === null ? null : `${each.amount} ${each.currency}`),
+  amount: (each) => (each.amount === null ? waived(each) : `${each.amount} ${each.currency}`),
   "reference or job": (each) => each.payload.reference ?? each.payload.job ?? each.payload.payout ?? (each.payload.waives ? "the money that is left goes to the house" : null),
   reason: (each) => each.reason,
 };
@@ -101,7 +104,7 @@ export async function approvalsPage() {
     return own ? "withdrawn" : "refused";
   });
   const mayApprove = (each) => !isOwn(each) && (each.amount !== null || may(each.action));
-  const approve = (each) => mayApprove(each) && actButton(each.amount === null ? `Approve ${each.action}` : `Approve ${each.amount} ${each.currency}`,
+  const approve = (each) => mayApprove(each) && actButton(each.amount === null ? `Approve ${each.action}${waived(each) ? `, ${waived(each)}` : ""}` : `Approve ${each.amount} ${each.currency}`,
     async (body) => {
       const result = await ask("POST", `/approvals/${each.id}/approve`, body);
       return each.amount === null ? "done" : moved(result);

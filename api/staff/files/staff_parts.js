@@ -30,14 +30,16 @@ function refused(status, error) {
   return new Refusal(status, error);
 }
 
-// Saves a file. An S3 store sends it as a download: a page may not read a file of another origin.
-export async function save(path, name) {
+// Saves a file under a known name, or the one that the service gives it; returns the name. An S3 store sends it as a download:
+// a page may not read a file of another origin.
+export async function save(path, known) {
   const answer = await fetch(API + path, { headers: { "X-Requested-By": "console" }, redirect: "manual" });
-  if (answer.type === "opaqueredirect") return followed((await ask("GET", `${path}/address`)).url, name);
+  if (answer.type === "opaqueredirect") return followed((await ask("GET", `${path}/address`)).url, known);
   if (!answer.ok) throw refused(answer.status, (await answer.json()).error);
+  const [, given = "file"] = /filename="([^"]+)"/.exec(answer.headers.get("Content-Disposition")) ?? [];
   const address = URL.createObjectURL(await answer.blob());
-  followed(address, name);
   setTimeout(() => URL.revokeObjectURL(address), 60_000);
+  return followed(address, known ?? given);
 }
 
 function followed(address, name) {
@@ -45,6 +47,7 @@ function followed(address, name) {
   document.body.append(leads);
   leads.click();
   leads.remove();
+  return name;
 }
 
 export const may = (action) => state.me.may.includes(action);

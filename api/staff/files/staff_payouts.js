@@ -1,10 +1,11 @@
 // Payouts: listed, looked at with the sources of the earnings, and decided.
 
-import { ask, at, card, done, form, heading, link, may, moment, ofUser, table } from "./staff_parts.js";
+import { ask, at, card, done, folded, form, heading, link, may, moment, ofUser, save, table } from "./staff_parts.js";
 import { el } from "./dom.js";
 
 const STATES = ["requested", "approved", "sent", "paid", "rejected", "failed", "cancelled"];
 const CODES = ["method_invalid", "name_mismatch", "identity_needed", "earnings_in_doubt", "circular_earnings", "terms_broken", "not_supported"];
+const FORMATS = [["csv", "CSV"], ["pain001", "pain.001.001.09"], ["pain001.03", "pain.001.001.03"]];
 const user = (id) => link(ofUser(id), id);
 
 export const payoutCells = {
@@ -17,6 +18,22 @@ export const payoutCells = {
   reason: (each) => each.reason,
 };
 
+// The approved payouts leave in one file, which has whole bank accounts.
+function batches() {
+  if (!may("payout.export")) return null;
+  const file = async (id) => done(`batch ${id} is saved as ${await save(`/payout_batches/${at(id)}/file`)}`);
+  return [
+    folded("Send the approved payouts", el("p", { class: "hint" }, "They count as sent; the file goes to the bank."), form([
+      ["format", "Format", { options: FORMATS }],
+      ["rate", "EUR for a USD, empty for a file in USD", { inputmode: "decimal", pattern: "[0-9]+([.][0-9]{1,6})?", required: false }],
+    ], "Send and download", async ({ format, rate }) => {
+      const { batch } = await ask("POST", "/payout_batches", { format, eur_rate: rate ? Number(rate) : null });
+      await (batch ? file(batch.id) : done("no approved payout waits for this format"));
+    })),
+    folded("Download a batch again", form([["batch", "Batch", { maxlength: 64 }]], "Download", ({ batch }) => file(batch))),
+  ];
+}
+
 export async function payoutsPage(wanted = "requested", cursor = "") {
   const query = new URLSearchParams({ state: wanted, cursor, limit: 50 });
   const { payouts, next_cursor: next } = await ask("GET", `/payouts?${query}`);
@@ -25,6 +42,7 @@ export async function payoutsPage(wanted = "requested", cursor = "") {
     el("p", {}, STATES.map((each) => [link(`/payouts/${each}`, each), " "])),
     table("Payouts", payouts, payoutCells),
     next && el("p", {}, link(`/payouts/${at(wanted)}/${at(next)}`, "Newer payouts")),
+    batches(),
   ];
 }
 

@@ -34,6 +34,10 @@ PAYMENT, CASE = "payment", "case"
 PAYOUT, BATCH = "payout", "payout_batch"
 APPROVAL = "approval"
 
+# Fields of an act that has changed nothing for the user: an equal one was done before or waits, or
+# this one waits for a second person.
+REPEATED, WAITING = "repeated", "approval"
+
 _Result = TypeVar("_Result")
 # The old and the new value of each changed field, by its name: identifiers, amounts and states.
 # The names of amounts are in `columns.AMOUNTS`.
@@ -49,6 +53,10 @@ class TextKind(StrEnum):
     SEARCH = "search"
     DECISION = "decision"  # its users read it: both sides of a dispute, or a suspended user
     TICKET = "ticket"
+
+
+# A text for users is one for the staff until its act takes place: a refused one tells them nothing.
+_KIND_BEFORE = {TextKind.DECISION: TextKind.REASON}
 
 
 class Text(Struct, frozen=True):
@@ -154,9 +162,11 @@ async def act(tx: Transaction, context: Context, new: Act, change: Change[_Resul
     if new.text is not None:
         text_id, salt = context.identifiers.new(), secrets.token_hex(SALT_BYTES)
         text_hash = text_digest(salt, new.text.body)
+        is_done = changes.keys().isdisjoint((REPEATED, WAITING))
+        kind = new.text.kind if is_done else _KIND_BEFORE.get(new.text.kind, new.text.kind)
         await writes.insert_text(
             tx,
-            TextRow(text_id, new.text.kind, number, new.user_id, new.text.body, salt, now),
+            TextRow(text_id, kind, number, new.user_id, new.text.body, salt, now),
         )
     member = new.author if isinstance(new.author, Member) else None
     row = LogRow(

@@ -70,7 +70,8 @@ SCOPES: Mapping[Action, StaffScope] = {
 }
 # Operations of a login that has proved the second factor within the last minutes: a login that was
 # left open, or was stolen, moves no money, sells nothing cheaper, and lifts no limit. It opens the
-# service to no new user, confirms no identity for payouts, and ends no account. It neither makes,
+# service to no new user, confirms no identity for payouts, takes no data of a user or account of a
+# bank along, and ends no account. It neither makes,
 # changes nor locks out a member, nor makes a key, which would outlive the login, and publishes no
 # text. No rescue acknowledges another one.
 PROVED = frozenset(
@@ -83,8 +84,11 @@ PROVED = frozenset(
         Action.DEBT_FORGIVE,
         Action.PAYOUT_APPROVE,
         Action.PAYOUT_REJECT,
+        Action.PAYOUT_EXPORT,
+        Action.DEVICE_CLAW_BACK,
         Action.USER_CLOSE,
         Action.USER_ERASE,
+        Action.USER_EXPORT,
         Action.USER_LIMIT,
         Action.USER_PRICE,
         Action.USER_VERIFY,

@@ -24,6 +24,9 @@ AMOUNTS = frozenset(
         "debt_credit",
         "accepted",
         "amount",
+        "refunded_usd",
+        "waived_usd",
+        "waived_credit",
     )
 )
 

@@ -1,8 +1,8 @@
 """Ends of requests that wait for a second person, and their end with an account.
 
 The end of an account makes requests moot: they can be decided no more. A closing ends deposits that
-wait: their money has not reached the account, and a request of the staff must not keep its user. An
-erasure ends requests to erase the account as well.
+wait: their money has not reached the account, and a request of the staff must not keep its user. It
+ends other requests to close the account. An erasure ends requests to erase the account as well.
 """
 
 from collections.abc import Collection
@@ -16,7 +16,7 @@ from storage.staff.money import approvals as queries
 from storage.staff.money import money_writes as writes
 from storage.staff.money.approvals import ApprovalRow
 
-BY_CLOSING = frozenset((Action.MONEY_DEPOSIT,))
+BY_CLOSING = frozenset((Action.MONEY_DEPOSIT, Action.USER_CLOSE))
 BY_ERASURE = BY_CLOSING | {Action.USER_ERASE}
 RULE = Rule("closed accounts")
 

@@ -40,6 +40,7 @@ class Action(StrEnum):
     KEY_REVOKE = "key.revoke"
     DEVICE_BAR = "device.bar"
     DEVICE_PARDON = "device.pardon"
+    DEVICE_CLAW_BACK = "device.claw_back"
     JOB_CANCEL = "job.cancel"
     STAFF_LIST = "staff.list"
     STAFF_CREATE = "staff.create"
@@ -126,6 +127,7 @@ MATRIX: Mapping[Action, frozenset[Role]] = {
     Action.KEY_REVOKE: _SUPPORT,
     Action.DEVICE_BAR: _OPERATOR,
     Action.DEVICE_PARDON: _OPERATOR,
+    Action.DEVICE_CLAW_BACK: _OPERATOR,
     Action.JOB_CANCEL: _OPERATOR,
     Action.STAFF_LIST: _OPERATOR,
     Action.STAFF_CREATE: _OPERATOR,

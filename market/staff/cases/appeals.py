@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from market.events.context import Context
 from market.jobs.appeals import Claim, claim_of
 from market.money.money import as_decimal
-from market.staff.base.acts import APPROVAL, CASE, JOB, Changes
+from market.staff.base.acts import APPROVAL, CASE, JOB, REPEATED, WAITING, Changes
 from market.staff.base.columns import author_of
 from market.staff.base.roles import Action
 from market.staff.cases.base import (
@@ -128,9 +128,9 @@ async def _decisions(
     found = []
     for act in acts:
         changes = json.loads(act.changes)
-        if "repeated" in changes:
+        if REPEATED in changes:
             continue
-        approval_id = changes.get("approval", (None, None))[1]
+        approval_id = changes.get(WAITING, (None, None))[1]
         what = "decision" if approval_id is None else "request to decide"
         found.append(_judged(act, f"{what}{about}"))
         if approval_id is not None:

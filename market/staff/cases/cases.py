@@ -18,6 +18,7 @@ from market.events.recording import record
 from market.staff.base.acts import (
     CASE,
     REASON_MAX_CHARACTERS,
+    REPEATED,
     Act,
     Changes,
     Text,
@@ -34,7 +35,7 @@ from market.staff.cases.base import Case, CaseKind, Decision, Evidence, Kind
 from market.staff.cases.canaries import Canaries
 from market.staff.cases.rewards import Rewards
 from market.staff.cases.samples import Samples
-from market.staff.finding.users import resolve
+from market.staff.finding.users import named, resolve
 from market.staff.money import approvals, money
 from market.staff.money.approvals import Amount, Limits, Outcome, Posting, State, author_key
 from market.staff.money.second_person import POSTERS, Poster
@@ -96,10 +97,11 @@ class Cases:
             MarketError: `not_permitted`, `user_not_found`, `ambiguous`; `invalid_field`, also when
                 the kind has no list by user.
         """
+        name = await named(self._context, author, user)
 
         async def look(tx: Transaction) -> list[JudgedCase]:
             await permit(tx, author, Action.CASE_VIEW)
-            user_id = (await resolve(tx, user)).id if user else ""
+            user_id = (await resolve(tx, name)).id if name else ""
             cases = await KINDS[kind].page(tx, user_id=user_id, before=before, limit=limit)
             decisions = await queries.of_cases(tx, kind, [each.id for each in cases])
             return [JudgedCase(each, decisions.get(each.id)) for each in cases]
@@ -117,10 +119,11 @@ class Cases:
             MarketError: `not_permitted`, `user_not_found`, `ambiguous`; `invalid_field`, also when
                 cases of the kind are never due.
         """
+        name = await named(self._context, author, user)
 
         async def look(tx: Transaction) -> list[JudgedCase]:
             await permit(tx, author, Action.CASE_VIEW)
-            user_id = (await resolve(tx, user)).id if user else ""
+            user_id = (await resolve(tx, name)).id if name else ""
             cases = await KINDS[kind].first_due(tx, user_id, limit)
             return [JudgedCase(each, None) for each in cases]
 
@@ -175,7 +178,7 @@ class Cases:
             new = _amount(case, decision)
             before = await self._earlier(tx, case, decision, new)
             if before is not None:
-                return before, {"repeated": (None, before.id)}
+                return before, {REPEATED: (None, before.id)}
             await self._require_open(tx, case)
             await self._require_judge(tx, author, case)
             if not new.amount:

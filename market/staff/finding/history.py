@@ -4,7 +4,7 @@ from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.staff.base.acts import permit
 from market.staff.base.roles import Action, Author
-from market.staff.finding.users import resolve
+from market.staff.finding.users import named, resolve
 from market.staff.members.accounts import find
 from storage.engines.paging import NEWEST_NUMBER
 from storage.engines.store import Transaction
@@ -31,7 +31,8 @@ async def read(
     if action is not None and action not in set(Action):
         known = ", ".join(sorted(Action))
         raise MarketError(Code.INVALID_FIELD, f"There is no such action; the actions are: {known}.")
-    return await context.store.read(_read, author, user, staff, action, before, limit)
+    name = None if user is None else await named(context, author, user)
+    return await context.store.read(_read, author, name, staff, action, before, limit)
 
 
 async def _read(

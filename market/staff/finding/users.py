@@ -109,17 +109,19 @@ async def resolve(tx: Transaction, name: str) -> UserRow:
     return row
 
 
-async def named(context: Context, author: Author, name: str) -> str:
-    """Return a name of a user for a read that is no act; of an e-mail address the identifier.
+async def find(context: Context, author: Author, name: str) -> UserRow:
+    """Return the user that an operation of the staff names.
 
-    A member could guess an address that is masked, so this is an act as a search for it is, also
-    without a hit.
+    A member could guess an address that is masked, and the operation may be refused and leave no
+    row. So an e-mail address is looked up as an act of its own, as a search for it is, also without
+    a hit.
 
     Raises:
         MarketError: as `resolve`, and `not_permitted`.
     """
     if "@" not in name or not isinstance(author, Member):
-        return name
+        return await context.store.read(resolve, name)
+    searcher = replace(author, receipt=None)  # the answer is that of the operation
 
     async def look(tx: Transaction) -> tuple[UserRow | MarketError, Changes]:
         try:
@@ -127,10 +129,22 @@ async def named(context: Context, author: Author, name: str) -> str:
         except MarketError as error:
             return error, {"hits": (None, 0)}
 
-    found = await context.store.write(act, context, Act(author, Action.SEARCH_EMAIL, SEARCH), look)
+    new = Act(searcher, Action.SEARCH_EMAIL, SEARCH)
+    found = await context.store.write(act, context, new, look)
     if isinstance(found, MarketError):
         raise found
-    return found.id
+    return found
+
+
+async def named(context: Context, author: Author, name: str) -> str:
+    """Return a name of a user for a read that is no act; of an e-mail address the identifier.
+
+    Raises:
+        MarketError: as `find`.
+    """
+    if "@" not in name:
+        return name
+    return (await find(context, author, name)).id
 
 
 async def view(context: Context, author: Author, name: str) -> UserPage:
@@ -139,7 +153,7 @@ async def view(context: Context, author: Author, name: str) -> UserPage:
     Raises:
         MarketError: `not_permitted`, `user_not_found`, `ambiguous`.
     """
-    user = await context.store.read(resolve, name)
+    user = await find(context, author, name)
 
     async def look(tx: Transaction) -> tuple[UserPage, Changes]:
         now = context.now()
@@ -158,7 +172,7 @@ async def reveal(context: Context, author: Author, name: str, why: str) -> Revea
         MarketError: `not_permitted`, `invalid_field`, `user_not_found`, `ambiguous`.
     """
     reason(why)  # before the user: a refusal tells nothing about a name
-    user = await context.store.read(resolve, name)
+    user = await find(context, author, name)
     return await masks.reveal(context, author, user.id, why)
 
 
@@ -169,7 +183,7 @@ async def note(context: Context, author: Author, name: str, body: str) -> str:
         MarketError: `not_permitted`, `invalid_field`, `user_not_found`, `ambiguous`.
     """
     text = Text(TextKind.NOTE, checked_text(body, "note", NOTE_MAX_CHARACTERS, field="text"))
-    user = await context.store.read(resolve, name)
+    user = await find(context, author, name)
 
     async def change(_: Transaction) -> tuple[str, Changes]:
         return user.id, {}

@@ -16,7 +16,7 @@ from msgspec import Struct
 from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.money.money import Currency
-from market.staff.base.acts import Changes, permit
+from market.staff.base.acts import WAITING, Changes, permit
 from market.staff.base.requests import Decision
 from market.staff.base.roles import Action, Author, Member, Rule
 from storage.engines.store import Transaction
@@ -50,8 +50,9 @@ class Amount(Struct, frozen=True):
     payload: Payload
 
 
-# Acts that wait for a second person as well, and move no money: their amount is 0.
-WITHOUT_MONEY = frozenset((Action.USER_ERASE,))
+# Acts that wait for a second person as well, and have no amount of their own: it is 0. Their
+# payload names the money that the user gives up with the account.
+WITHOUT_MONEY = frozenset((Action.USER_CLOSE, Action.USER_ERASE))
 
 
 class Posting(Struct, frozen=True):
@@ -97,6 +98,12 @@ def author_key(author: Author) -> str:
 def encoded(payload: Payload) -> str:
     """Return a payload as text; equal payloads have one text."""
     return json.dumps(payload, sort_keys=True, separators=(",", ":"))
+
+
+def waived_by(payload: Payload) -> dict[Currency, int]:
+    """Return the money that goes to the house with an account, in micro-units; {} for none."""
+    amounts = {currency: int(payload.get(currency) or 0) for currency in Currency}
+    return {currency: each for currency, each in amounts.items() if each and "waives" in payload}
 
 
 def payload_hash(text: str) -> str:
@@ -151,7 +158,7 @@ async def ask(
         decision=None,
     )
     await writes.insert_approval(tx, row)
-    changes: Changes = {"approval": (None, row.id), str(new.currency): (None, new.amount)}
+    changes: Changes = {WAITING: (None, row.id), str(new.currency): (None, new.amount)}
     return _outcome(State.WAITS, row.id, new, row.expires_at), changes
 
 

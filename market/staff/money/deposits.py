@@ -13,9 +13,9 @@ from market.base.user_fields import check_reference
 from market.events.context import Context
 from market.money import ledger
 from market.money.money import Currency
-from market.staff.base.acts import USER, Act, Changes, act, reason
+from market.staff.base.acts import REPEATED, USER, Act, Changes, act, reason
 from market.staff.base.roles import Action, Author
-from market.staff.finding.users import resolve
+from market.staff.finding.users import find
 from market.staff.money import money
 from market.staff.money.approvals import Amount, Limits, Outcome, State
 from storage.engines.store import Transaction
@@ -47,7 +47,7 @@ async def deposit(
         MarketError: `not_permitted`, `invalid_field`, `user_not_found`, `ambiguous`,
             `amount_too_large`, `reference_reused`.
     """
-    user = await context.store.read(resolve, name)
+    user = await find(context, author, name)
     return await context.store.write(
         deposit_in, context, author, user.id, limits, amounts, reference, why
     )
@@ -99,7 +99,7 @@ async def _deposit(
         if found is None or found.amount != new.amount:
             raise MarketError(Code.REFERENCE_REUSED)
         outcome = Outcome(State.DONE_BEFORE, found.id, new.user_id, new.currency, new.amount)
-        return outcome, {"repeated": (None, found.id)}
+        return outcome, {REPEATED: (None, found.id)}
     reference = str(new.payload["reference"])
     check_reference(reference)
     if reference.startswith(OF_PAYMENT):

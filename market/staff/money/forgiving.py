@@ -14,7 +14,7 @@ from market.money.ledger import Movement
 from market.money.money import Currency, as_decimal
 from market.staff.base.acts import USER, Act, Changes, act, reason
 from market.staff.base.roles import Action, Author
-from market.staff.finding.users import resolve
+from market.staff.finding.users import find
 from market.staff.money import approvals
 from market.staff.money.approvals import Amount, Limits, Outcome, Posting
 from market.staff.money.second_person_limit import do_or_ask
@@ -51,7 +51,7 @@ async def forgive(
     if amount <= 0:
         raise MarketError(Code.INVALID_FIELD, "A forgiven amount is above zero.", field="amount")
     check_reference(reference)
-    user = await context.store.read(resolve, name)
+    user = await find(context, author, name)
     new = Amount(
         Action.DEBT_FORGIVE,
         f"forgive:{reference}:{currency}",

@@ -19,6 +19,7 @@ from market.money.money import Currency
 from market.staff.base.acts import (
     JOB,
     REASON_MAX_CHARACTERS,
+    REPEATED,
     Act,
     Changes,
     Text,
@@ -166,13 +167,13 @@ async def decide(
         disputed = [row for row in rows if row.state == ReviewStatus.DISPUTED]
         if not disputed:
             before = _decided_before(rows, job, verdict)
-            return before, {"repeated": (None, verdict.word)}
+            return before, {REPEATED: (None, verdict.word)}
         for row in disputed:
             await require_stranger(tx, author, row.user_id)
         new = _amount(job, disputed, verdict)
         waiting = await _earlier(tx, context, new) if new.amount else None
         if waiting is not None:
-            return Decided(waiting, disputed), {"repeated": (None, waiting.id)}
+            return Decided(waiting, disputed), {REPEATED: (None, waiting.id)}
         if new.amount and await needs_second_person(tx, context, author, new, limits):
             asked, changes = await approvals.ask(tx, context, author, new)
             return Decided(asked, disputed), changes

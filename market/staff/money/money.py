@@ -30,7 +30,7 @@ from market.payments.terms import CENT
 from market.staff.base import masks
 from market.staff.base.acts import ERASED, USER, Act, Changes, act, permit, reason
 from market.staff.base.roles import Action, Author
-from market.staff.finding.users import named, resolve
+from market.staff.finding.users import find, named, resolve
 from market.staff.money import approvals
 from market.staff.money.approvals import Amount, Limits, Outcome, Posting
 from market.staff.money.second_person_limit import do_or_ask
@@ -102,7 +102,7 @@ async def refund(
             Code.INVALID_FIELD, "A payment is refunded in whole cents.", field="amount"
         )
     check_reference(reference)
-    user = await context.store.read(resolve, name)
+    user = await find(context, author, name)
     new = Amount(
         Action.MONEY_REFUND,
         f"{REFUND}:{reference}:{currency}",
@@ -155,7 +155,7 @@ async def correct(
         message = "Only a correction that takes earnings back leaves a debt."
         raise MarketError(Code.INVALID_FIELD, message, field="amount")
     check_reference(reference)
-    user = await context.store.read(resolve, name)
+    user = await find(context, author, name)
     new = Amount(
         Action.MONEY_CORRECT,
         f"{CORRECTION}:{reference}:{currency}",

@@ -35,7 +35,7 @@ from market.staff.base.acts import (
     require_name,
 )
 from market.staff.base.roles import Action, Author, Member
-from market.staff.finding.users import resolve
+from market.staff.finding.users import find
 from market.staff.money import approvals
 from market.staff.money.approvals import Amount, Limits, Outcome, Posting, State
 from market.staff.money.second_person_limit import do_or_ask
@@ -390,7 +390,7 @@ async def verify(
     Raises:
         MarketError: `not_permitted`, `invalid_field`, `user_not_found`, `ambiguous`.
     """
-    text, user = reason(why), await context.store.read(resolve, name)
+    text, user = reason(why), await find(context, author, name)
 
     async def change(tx: Transaction) -> tuple[bool, Changes]:
         await _require_other(tx, author, user.id)

@@ -6,6 +6,7 @@ exclude each other.
 """
 
 import json
+import secrets
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -16,13 +17,16 @@ from market.events.context import Context
 from market.money.money import Currency
 from market.staff.base.acts import (
     APPROVAL,
+    SALT_BYTES,
     Act,
     Changes,
+    TextKind,
     act,
     reason,
     require_name,
     require_stranger,
 )
+from market.staff.base.chain import text_digest
 from market.staff.base.requests import Decision
 from market.staff.base.roles import MATRIX, Action, Author, require
 from market.staff.money import doubts, forgiving, judging, money, paying
@@ -37,7 +41,10 @@ from market.staff.money.approvals import (
 from storage.engines.store import Transaction
 from storage.staff.base import log as log_queries
 from storage.staff.base import staff as staff_queries
+from storage.staff.base import writes as base_writes
+from storage.staff.base.writes import TextRow
 from storage.staff.money import approvals as queries
+from storage.staff.money import judging as judging_queries
 from storage.staff.money import money_writes as writes
 from storage.staff.money.approvals import ApprovalRow
 
@@ -55,6 +62,8 @@ POSTERS: Mapping[Action, Poster] = {
     Action.PAYMENT_CREDIT: doubts.post,
     Action.DEBT_FORGIVE: forgiving.post,
 }
+# Acts whose reason their user reads once they took place.
+TOLD = frozenset((Action.JOB_DECIDE, Action.CASE_DECIDE))
 
 
 class Refused(Struct, frozen=True):
@@ -87,12 +96,10 @@ async def approve(
         MarketError: `approval_not_found`, `approval_over`; `not_permitted`, when the author of the
             act approves it, or may not do it any more; or a refusal of the act itself.
     """
-    row = await _find(context, approval_id)
+    row = await find(context, approval_id)
 
     async def change(tx: Transaction) -> tuple[Outcome, Changes]:
-        waiting = await _waiting(tx, context, row.id)
-        await _require_another(tx, waiting, author)
-        await _require_asker(tx, waiting)
+        waiting = await require_approvable(tx, context, author, row.id)
         judged_job = json.loads(waiting.payload).get("job")
         if judged_job is not None:  # a dispute, or an appeal: both sides are parties
             for party in await judging.parties(tx, judged_job):
@@ -111,7 +118,8 @@ async def approve(
         outcome, changes = await post(
             tx, context, new, Posting(waiting.asked_by, waiting.id, waiting.log_number)
         )
-        return outcome, {**changes, "decision": (None, Decision.APPROVED)}
+        told = await _tell(tx, context, waiting) if new.action in TOLD else {}
+        return outcome, {**changes, **told, "decision": (None, Decision.APPROVED)}
 
     text = reason(why) if why else None
     new = Act(author, Action.APPROVAL_APPROVE, APPROVAL, row.id, row.user_id, text)
@@ -124,7 +132,7 @@ async def refuse(context: Context, author: Author, approval_id: str, why: str) -
     Raises:
         MarketError: `not_permitted`, `invalid_field`, `approval_not_found`, `approval_over`.
     """
-    row = await _find(context, approval_id)
+    row = await find(context, approval_id)
 
     async def change(tx: Transaction) -> tuple[Refused, Changes]:
         waiting = await _waiting(tx, context, row.id)
@@ -138,12 +146,31 @@ async def refuse(context: Context, author: Author, approval_id: str, why: str) -
     return await context.store.write(act, context, new, change)
 
 
-async def _find(context: Context, approval_id: str) -> ApprovalRow:
+async def find(context: Context, approval_id: str) -> ApprovalRow:
+    """Return a request.
+
+    Raises:
+        MarketError: `invalid_field`, `approval_not_found`.
+    """
     require_name(approval_id)
     row = await context.store.read(queries.find, approval_id.lower())
     if row is None:
         raise MarketError(Code.APPROVAL_NOT_FOUND)
     return row
+
+
+async def require_approvable(
+    tx: Transaction, context: Context, author: Author, approval_id: str
+) -> ApprovalRow:
+    """Return a request as it is now, if it waits for another than its author.
+
+    Raises:
+        MarketError: `approval_not_found`, `approval_over`, `not_permitted`.
+    """
+    waiting = await _waiting(tx, context, approval_id)
+    await _require_another(tx, waiting, author)
+    await _require_asker(tx, waiting)
+    return waiting
 
 
 async def _waiting(tx: Transaction, context: Context, approval_id: str) -> ApprovalRow:
@@ -181,6 +208,18 @@ async def _require_asker(tx: Transaction, row: ApprovalRow) -> None:
         raise MarketError(
             Code.NOT_PERMITTED, "The member who asked is locked or has another role now."
         )
+
+
+async def _tell(tx: Transaction, context: Context, row: ApprovalRow) -> Changes:
+    """Write the reason of an approved act for its user: the approval shows it."""
+    body = await judging_queries.text_of(tx, row.log_number)
+    if not body:  # erased meanwhile
+        return {}
+    salt, number = secrets.token_hex(SALT_BYTES), (await log_queries.head(tx)).number + 1
+    text_id, now = context.identifiers.new(), context.now()
+    text = TextRow(text_id, TextKind.DECISION, number, row.user_id, body, salt, now)
+    await base_writes.insert_text(tx, text)
+    return {"shown": (None, text_digest(salt, body))}
 
 
 def _amount_of(row: ApprovalRow) -> Amount:

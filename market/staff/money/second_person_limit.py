@@ -7,7 +7,7 @@ the receiver got from single members: slices of a larger amount do not pass.
 from collections.abc import Awaitable, Callable
 
 from market.events.context import Context
-from market.staff.base.acts import Changes
+from market.staff.base.acts import REPEATED, Changes
 from market.staff.base.roles import Author, Rule
 from market.staff.money import approvals
 from market.staff.money.approvals import Amount, Limits, Outcome, Posting, author_key
@@ -59,7 +59,7 @@ async def do_or_ask(
     """
     before = await approvals.earlier(tx, context, new)
     if before is not None:
-        return before, {"repeated": (None, before.id)}
+        return before, {REPEATED: (None, before.id)}
     if await needs_second_person(tx, context, author, new, limits):
         await check()
         return await approvals.ask(tx, context, author, new)

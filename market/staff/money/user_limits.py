@@ -11,7 +11,7 @@ from market.events.context import Context
 from market.events.recording import record
 from market.staff.base.acts import USER, Act, Changes, act, reason
 from market.staff.base.roles import Action, Author, Member
-from market.staff.finding.users import resolve
+from market.staff.finding.users import find
 from storage.accounts import user_limits as queries
 from storage.accounts.user_limits import UserLimitsRow
 from storage.engines.store import Transaction
@@ -85,7 +85,7 @@ async def change(
     text = reason(why)
     _check(new, context.now())
     _check_price(author, new.price_percent, prices)
-    user = await context.store.read(resolve, name)
+    user = await find(context, author, name)
     has_limits = not all(
         isinstance(each, Kept)
         for each in (new.sessions, new.jobs, new.devices, new.until, new.level)

@@ -198,7 +198,9 @@ async def bar_device(context: Context, author: Author, device_id: str, why: str)
         MarketError: `not_permitted`, `invalid_field`; `token_not_found`, if it was never an exit.
     """
     bar = partial(payouts.bar, event=_event(context, device_id, "barred"))
-    return await _change_exit(context, author, Action.DEVICE_BAR, device_id, why, bar, True)
+    return await change_exit(
+        context, author, Action.DEVICE_BAR, device_id, why, bar, is_barred=True
+    )
 
 
 async def pardon_device(context: Context, author: Author, device_id: str, why: str) -> Ordered:
@@ -208,7 +210,9 @@ async def pardon_device(context: Context, author: Author, device_id: str, why: s
         MarketError: `not_permitted`, `invalid_field`; `token_not_found`, if it is not barred.
     """
     pardon = partial(canaries.pardon_in, event=_event(context, device_id, "pardoned"))
-    return await _change_exit(context, author, Action.DEVICE_PARDON, device_id, why, pardon, False)
+    return await change_exit(
+        context, author, Action.DEVICE_PARDON, device_id, why, pardon, is_barred=False
+    )
 
 
 async def cancel_job(
@@ -309,15 +313,30 @@ def _event(context: Context, device_id: str, event: str) -> ConsentRow:
     return ConsentRow(context.identifiers.new(), device_id.lower(), event, "", "", context.now())
 
 
-async def _change_exit(
+async def change_exit(
     context: Context,
     author: Author,
     action: Action,
     device_id: str,
     why: str,
     carry_out: Callable[[Transaction], Awaitable[None]],
+    *,
     is_barred: bool,
 ) -> Ordered:
+    """Bar an exit or pardon it, and tell the nodes.
+
+    Args:
+        context: the store, identifiers and the time.
+        author: of the act.
+        action: the operation.
+        device_id: the exit.
+        why: the reason.
+        carry_out: makes the change.
+        is_barred: whether the exit is barred afterwards.
+
+    Raises:
+        MarketError: `not_permitted`, `invalid_field`; `token_not_found`, if it was never an exit.
+    """
     require_name(device_id)
     text = reason(why)
     row = await context.store.read(_exit, device_id.lower())

@@ -43,7 +43,7 @@ from market.staff.base.acts import (
 )
 from market.staff.base.chain import text_digest
 from market.staff.base.roles import Action, Author, Member, Role
-from market.staff.finding.users import resolve
+from market.staff.finding.users import find
 from storage.accounts import suspensions as queries
 from storage.accounts.suspensions import SuspendedRow
 from storage.engines.store import Transaction
@@ -105,7 +105,7 @@ async def suspend(
         raise MarketError(
             Code.INVALID_FIELD, "The end is after now, and within ten years.", field="until"
         )
-    user = await context.store.read(resolve, name)
+    user = await find(context, author, name)
     if _is_support(author) and (ends_at is None or ends_at > now + SUPPORT_SECONDS):
         raise MarketError(Code.NOT_PERMITTED, "The role support suspends for at most 24 hours.")
     new = Suspension(
@@ -191,7 +191,7 @@ async def resume(
             `not_suspended`, if none of the parts is.
     """
     text = reason(why)
-    user = await context.store.read(resolve, name)
+    user = await find(context, author, name)
 
     async def change(tx: Transaction) -> tuple[Ordered, Changes]:
         rows = [row for row in await queries.of_user(tx, user.id) if row.part in parts]

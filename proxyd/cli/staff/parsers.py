@@ -102,11 +102,16 @@ def add_exits(exits: Commands) -> None:
     for word, words in (
         ("bar", "bar a device from being an exit; its earnings stay"),
         ("pardon", "let a barred device be an exit again"),
+        ("clawback", "bar an exit that has cheated, and refund its buyers"),
     ):
         command = exits.add_parser(word, help=words)
         command.add_argument(
             "device", type=text, metavar="DEVICE", help="the identifier of its worker token"
         )
+        if word == "clawback":
+            command.add_argument(
+                "--owner", action="store_true", help="include all exits of the same owner"
+            )
         add_reason(command)
         finish_command(command, f"exits {word}")
 

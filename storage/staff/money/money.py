@@ -144,7 +144,7 @@ async def refunded_too_much(tx: Transaction) -> list[DifferenceRow]:
 async def approvals_against_acts(tx: Transaction) -> list[DifferenceRow]:
     """Return each approved request whose act has another amount or user, or does not exist.
 
-    The act of an erasure is the erased account.
+    The act of a closing or an erasure is the account that was closed or erased by then.
     """
     return await tx.all(
         DifferenceRow,
@@ -154,9 +154,11 @@ async def approvals_against_acts(tx: Transaction) -> list[DifferenceRow]:
             AND m.business_key = a.business_key AND m.user_id = a.user_id
             AND m.currency = a.currency AND m.action = a.action AND m.author = a.asked_by
             AND m.payload_hash = a.payload_hash
-        LEFT JOIN closures AS c ON c.user_id = a.user_id AND c.state = 'erased'
-        WHERE a.decision = 'approved' AND CASE WHEN a.action = 'user.erase'
-            THEN c.user_id IS NULL ELSE m.amount IS NULL OR m.amount <> a.amount END
+        LEFT JOIN closures AS c ON c.user_id = a.user_id
+        WHERE a.decision = 'approved' AND CASE a.action
+            WHEN 'user.erase' THEN c.user_id IS NULL OR c.state <> 'erased'
+            WHEN 'user.close' THEN c.user_id IS NULL OR c.closed_at < a.decided_at
+            ELSE m.amount IS NULL OR m.amount <> a.amount END
         ORDER BY a.id
         """,
     )

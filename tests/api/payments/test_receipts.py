@@ -1,16 +1,21 @@
 """Receipts over the API: their figures, their numbers and their pages."""
 
 import re
+import zlib
 from collections.abc import AsyncIterator
+from io import BytesIO
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from support.base.cases import cases
 from support.daemons.service import Service, running_in
 from support.payments import stripe_server
 from support.payments.stripe_server import KEY, SECRET, StripeServer
 
 from api.payments.pdf import MARGIN, PAGE_HEIGHT, Line, has_codes, page
+from api.payments.picture import picture_of
+from api.site.look import Logo
 from market.payments.payments import ReceiptView
 from proxyd.loop import clock
 from storage.payments.payments import PaymentRow, ReceiptRow
@@ -31,7 +36,9 @@ async def test_each_payment_has_a_numbered_receipt(tmp_path: Path, stripe: Strip
         "tax_name": "VAT",
         "tax_percent": 20,
     }
-    async with running_in(tmp_path, payments=payments) as service:
+    logo = tmp_path / "logo.png"
+    logo.write_bytes(png((960, 100), "red"))
+    async with running_in(tmp_path, payments=payments, site={"logo": str(logo)}) as service:
         ada, eve = await service.person(), await service.person()
         numbers = []
         for usd in (20, 5.01):
@@ -53,6 +60,7 @@ async def test_each_payment_has_a_numbered_receipt(tmp_path: Path, stripe: Strip
             document = await pdf(service, f"{path}/receipt.pdf", ada.token)
             assert b"(Total paid: %.2f USD) Tj" % usd in document
             assert b"(Example \\(Ltd\\)) Tj" in document
+            assert b"/Width 480 /Height 50 /ColorSpace /DeviceRGB" in document
         assert numbers == [1, 2]
         for usd in (3, 0.5):
             refund = {"amount_usd": usd}
@@ -62,7 +70,12 @@ async def test_each_payment_has_a_numbered_receipt(tmp_path: Path, stripe: Strip
         assert [(each["number"], each["amount_usd"]) for each in notes] == [(1, 3.0), (2, 0.5)]
         assert notes[0]["net_usd"] + notes[0]["tax_usd"] == pytest.approx(3)
         document = await pdf(service, f"{path}/credit-notes/1", ada.token)
-        for line in (b"(Credit note 1)", b"(for receipt 2 of ", b"(Total returned: 3.00 USD)"):
+        for line in (
+            b"/P1 Do",
+            b"(Credit note 1)",
+            b"(for receipt 2 of ",
+            b"(Total returned: 3.00 USD)",
+        ):
             assert line in document
         for number in ("3", "x"):
             missing = await service.call("GET", f"{path}/credit-notes/{number}", token=ada.token)
@@ -97,6 +110,39 @@ def test_a_page_is_a_document_whose_table_names_each_object() -> None:
     content = document.split(b"stream\n")[1].removesuffix(b"\nend")
     assert len(content) == int(length)
     assert content.count(b"Tj") < (PAGE_HEIGHT - MARGIN) / 15
+
+
+def png(size: tuple[int, int], colour: str | tuple[int, ...]) -> bytes:
+    """Return a PNG of one colour, which may be transparent."""
+    file = BytesIO()
+    Image.new("RGBA", size, colour).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_a_logo_is_drawn_on_white_and_small() -> None:
+    clear = picture_of(Logo("image/png", png((4, 2), (0, 0, 255, 0))))
+    assert clear is not None
+    assert (clear.width, clear.height) == (4, 2)
+    assert zlib.decompress(clear.pixels) == b"\xff" * 24
+    blue = picture_of(Logo("image/png", png((2_000, 2_000), (0, 0, 255, 255))))
+    assert blue is not None
+    assert (blue.width, blue.height) == (160, 160)
+    assert zlib.decompress(blue.pixels)[:3] == b"\x00\x00\xff"
+    document = page("Receipt 1", [Line("x")], blue)
+    assert b"q 40.00 0 0 40.00 499.00 746.00 cm /P1 Do Q\n" in document
+    offsets = [int(each) for each in re.findall(rb"(\d{10}) 00000 n", document)]
+    assert len(offsets) == 8
+    for number, offset in enumerate(offsets, 1):
+        assert document[offset:].startswith(b"%d 0 obj" % number)
+    assert blue.pixels in document
+
+
+def test_a_logo_that_no_pdf_shows_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    assert picture_of(Logo("image/svg+xml", b"<svg/>")) is None
+    assert not caplog.records
+    assert picture_of(Logo("image/png", png((4, 2), "red")[:40])) is None
+    [record] = caplog.records
+    assert "cannot be decoded" in record.getMessage()
 
 
 @cases(

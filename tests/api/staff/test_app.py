@@ -81,6 +81,7 @@ async def test_every_writing_route_takes_an_idempotency_key(staff: StaffApi) -> 
         "/jobs/{job}/cancel",
         "/devices/{device}/bar",
         "/devices/{device}/pardon",
+        "/devices/{device}/claw-back",
         "/users/{user}/suspend",
         "/users/{user}/resume",
         "/sessions/{session}/halt",

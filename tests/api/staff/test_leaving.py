@@ -1,11 +1,14 @@
 """The end of an account at the staff API: closed, or erased with a second person."""
 
+import io
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 from support.clients.staff import StaffApi, staffed
 
 from market.money.audit import audit_ledger
+from market.staff.base.callers import StaffScope
 from market.staff.base.roles import Role
 from market.staff.money.money_audit import audit_money
 from tests.api.payouts.test_payouts import ask, earner
@@ -38,6 +41,35 @@ async def test_an_account_is_closed_and_its_waived_money_goes(staff: StaffApi) -
     assert answers[0].body == answers[1].body
     assert (await staff.service.call("GET", "/auth/me", token=person.token)).status == 401
     page = (await staff.call("GET", f"/users/{person.user_id}", token=token)).body
+    assert page["user"]["closure"]["state"] == "closed"
+    assert [each["status"] for each in page["sessions"]] == ["ended"]
+    await audited(staff)
+
+
+async def test_much_waived_money_needs_a_second_operator(staff: StaffApi) -> None:
+    person = await staff.service.person(usd="60")
+    await staff.service.buy(person)
+    first, second = [await staff.token(Role.OPERATOR, name) for name in ("a", "b")]
+    finance = await staff.token(Role.FINANCE)
+    close, body = f"/users/{person.user_id}/close", {**WHY, "waived": True}
+    asked = [await staff.call("POST", close, body, token=first) for _ in range(2)]
+    assert [each.body["state"] for each in asked] == ["waits", "waits"]
+    assert asked[0].body["id"] == asked[1].body["id"]
+    assert asked[0].body["erased_after"] is None
+    [session] = await staff.service.sessions(person)
+    assert session["status"] == "active"
+    [waits] = (await staff.call("GET", "/approvals", token=finance)).body["approvals"]
+    assert (waits["action"], waits["amount"]) == ("user.close", None)
+    assert waits["waived"] == [{"amount": 60.0, "currency": "usd"}]
+    approve = f"/approvals/{waits['id']}/approve"
+    for token in (first, finance):
+        assert (await staff.call("POST", approve, {}, token=token)).code == "not_permitted"
+    [session] = await staff.service.sessions(person)
+    assert session["status"] == "active"
+    done = await staff.call("POST", approve, {}, token=second)
+    assert (done.status, done.body["state"]) == (200, "done")
+    assert (await staff.service.call("GET", "/auth/me", token=person.token)).status == 401
+    page = (await staff.call("GET", f"/users/{person.user_id}", token=second)).body
     assert page["user"]["closure"]["state"] == "closed"
     assert [each["status"] for each in page["sessions"]] == ["ended"]
     await audited(staff)
@@ -103,3 +135,42 @@ async def test_a_setting_on_the_machine_lets_one_operator_erase(tmp_path: Path) 
         erased = await staff.call("POST", f"/users/{person.user_id}/erase", WHY, token=token)
         assert (erased.status, erased.body["state"]) == (200, "done")
         assert (await staff.service.call("GET", "/auth/me", token=person.token)).status == 401
+        rich = await staff.service.person(usd="60")
+        path, waived = f"/users/{rich.user_id}/erase", {**WHY, "waived": True}
+        asked = await staff.call("POST", path, waived, token=token)
+        assert (asked.status, asked.body["state"]) == (200, "waits")
+        assert (await staff.service.call("GET", "/auth/me", token=rich.token)).status == 200
+
+
+async def test_an_operator_downloads_the_data_of_a_user(staff: StaffApi) -> None:
+    person, other = await staff.service.person(usd="5"), await staff.service.person()
+    token, path = await staff.token(Role.OPERATOR), f"/users/{person.user_id}/export"
+    for role in (Role.SUPPORT, Role.FINANCE):
+        refused = await staff.call("GET", path, token=await staff.token(role))
+        assert refused.code == "not_permitted"
+    key = await staff.key(StaffScope.READ)
+    assert (await staff.call("GET", path, token=key)).code == "scope_missing"
+    answer, content = await staff.download(path, token)
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        text = "".join(archive.read(name).decode() for name in archive.namelist())
+    assert person.email in text
+    assert other.email not in text
+    name = f"export-{person.user_id}.zip"
+    assert answer.headers["Content-Disposition"].startswith(f'attachment; filename="{name}"')
+    assert answer.headers["Cache-Control"] == "no-store"
+    [act] = (await staff.call("GET", "/log?action=user.export", token=token)).body["acts"]
+    assert (act["user_id"], act["staff"]) == (person.user_id, "operator@staff.example.com")
+    # The user's own export is not used up.
+    asked = await staff.service.call("POST", "/auth/me/export", token=person.token)
+    assert asked.status == 200
+    await staff.age_factors()
+    assert (await staff.call("GET", path, token=token)).code == "factor_expired"
+
+
+async def test_an_erased_user_has_no_export(tmp_path: Path) -> None:
+    async with staffed(tmp_path, staff={"second_person_erase": False}) as staff:
+        person, token = await staff.service.person(), await staff.token(Role.OPERATOR)
+        erased = await staff.call("POST", f"/users/{person.user_id}/erase", WHY, token=token)
+        assert erased.body["state"] == "done"
+        refused = await staff.call("GET", f"/users/{person.user_id}/export", token=token)
+        assert refused.code == "account_closed"

@@ -1,11 +1,13 @@
 """Users at the staff API: found, shown and noted, and the log of it."""
 
-from support.clients.staff import StaffApi
+from support.clients.staff import PREFIX, StaffApi
 from support.market.staff import ROOT
+from support.market.staff_money import LIMITS
 
 from market.staff.base.roles import Role
+from market.staff.finding import history
+from market.staff.leaving import closing
 from market.staff.money import paying
-from market.staff.stopping import closing
 
 
 async def test_a_member_finds_a_user_and_writes_a_note(staff: StaffApi) -> None:
@@ -54,7 +56,13 @@ async def test_the_page_shows_a_checked_identity_and_a_closed_account(staff: Sta
     person, market = await staff.service.person(), staff.service.daemon.market
     await paying.verify(market.context, ROOT, person.user_id, "a passport")
     await closing.close(
-        market.context, market.letters, ROOT, person.user_id, waives=False, why="asked by letter"
+        market.context,
+        market.letters,
+        LIMITS,
+        ROOT,
+        person.user_id,
+        waives=False,
+        why="asked by letter",
     )
     token = await staff.token(Role.SUPPORT)
     page = (await staff.call("GET", f"/users/{person.user_id}", token=token)).body
@@ -88,6 +96,23 @@ async def test_no_list_tells_whose_address_a_guess_is_without_the_log(staff: Sta
     assert [each["changes"]["hits"]["new"] for each in acts] == [0, 0, 1, 1]
     assert {each["staff"] for each in acts} == {"support@staff.example.com"}
     assert person.email not in str(acts)
+
+
+async def test_no_operation_tells_of_a_guessed_address_without_the_log(staff: StaffApi) -> None:
+    token, wrong, number = await staff.token(Role.OPERATOR), [], 0
+    context = staff.service.daemon.market.context
+    for path, methods in staff.http.openapi["paths"].items():
+        for method, operation in methods.items() if "{user}" in path else ():
+            number += 1
+            content = operation.get("requestBody", {}).get("content", {})
+            body = content.get("application/json", {}).get("example")
+            guess = path.removeprefix(PREFIX).replace("{user}", f"guess{number}@example.com")
+            refused = await staff.call(method.upper(), guess, body, token=token)
+            acts = await history.read(context, ROOT, action="search.email", limit=1_000)
+            if (refused.code, len(acts)) != ("user_not_found", number):
+                wrong.append((method, path, refused.code, len(acts)))
+    assert number > 15
+    assert not wrong
 
 
 async def test_the_log_is_read_in_parts(staff: StaffApi) -> None:

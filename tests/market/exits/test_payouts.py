@@ -10,7 +10,7 @@ from support.market.exits import exit_device, through
 from support.market.market import Market
 
 from market.base.errors import Code
-from market.exits.payouts import ClawedBack, ExitPayouts, claw_back, claw_back_of_owner
+from market.exits.payouts import ClawedBack, ExitPayouts, claw_back
 from market.money import ledger
 from market.money.audit import _audit, audit_ledger
 from market.money.money import GB, MICRO
@@ -271,23 +271,6 @@ async def test_a_claw_back_returns_the_price_to_the_buyers(market: Market) -> No
     market.clock.now += WEEK
     assert await market.exit_payouts.pay_due() == 1
     assert await available(market, made.owner) == 300_000
-
-
-@pytest.mark.both_engines
-async def test_all_exits_of_an_owner_are_clawed_back(market: Market) -> None:
-    owner = await market.person()
-    made = [await exit_device(market, owner) for _ in range(3)]
-    honest, session = await exit_device(market), await through(market)
-    await session.report(GB, *((each, GB // 5) for each in (*made, honest)))
-    await session.end()
-    done = await claw_back_of_owner(market.context, made[1].id, "injects")
-    assert [(each.amount, each.refunded) for each in done] == [(120_000, 200_000)] * 3
-    states = [each.state for each in await market.exits.page(owner, before="", limit=9)]
-    assert states == ["barred"] * 3
-    assert await pending(market, owner) == 0
-    assert await pending(market, honest.owner) == 120_000
-    attempt = claw_back_of_owner(market.context, "none", "injects")
-    assert await refusal(attempt) is Code.TOKEN_NOT_FOUND
 
 
 async def test_the_amount_that_was_taken_back_is_shown(market: Market) -> None:

@@ -9,6 +9,8 @@ from market.staff.base.roles import Action, Author
 from market.staff.cases.base import Decision, Kind
 from market.staff.cases.cases import Cases
 from market.staff.desk import StaffDesk
+from market.staff.leaving import closing
+from market.staff.leaving.posters import leaving_posters
 from market.staff.money import (
     approvals,
     deposits,
@@ -22,7 +24,6 @@ from market.staff.money import (
 )
 from market.staff.money import money as staff_money
 from market.staff.money.approvals import Outcome
-from market.staff.money.erasing import Eraser
 from market.staff.money.judging import Verdict
 from market.staff.money.second_person import Poster
 from market.staff.money.user_limits import NewLimits
@@ -186,8 +187,8 @@ class Finance(MemberActor):
     # --- decisions -------------------------------------------------------------------------------
 
     def _posters(self, market: Any, desk: StaffDesk) -> Mapping[Action, Poster]:
-        eraser = Eraser(self.house.tools(market))
-        return {**Cases(market.context, desk.letters).posters, Action.USER_ERASE: eraser.post}
+        leaving = leaving_posters(self.house.tools(market))
+        return {**Cases(market.context, desk.letters).posters, **leaving}
 
     async def do_approve(self) -> Any:
         """Approve a request that waits, also one of this member."""
@@ -198,6 +199,7 @@ class Finance(MemberActor):
         async def make(market: Any, desk: StaffDesk, author: Author) -> Any:
             context = market.context
             await approvals.listed(context, author, is_open=False, limit=20)
+            await closing.end_sessions_of_request(context, author, approval_id, WHY)
             return await second_person.approve(
                 context, author, approval_id, WHY, posters=self._posters(market, desk)
             )

@@ -65,6 +65,7 @@ class House:
             search=partial(self._search, market),
             rules=rules_of(settings),
             app_url="https://app.example.com",
+            exports=market.leaving.exports,
         )
         self.desks[market] = StaffDesk(
             market.context, market.passwords, self._key, market.letters, terms

@@ -7,19 +7,20 @@ from market.staff.abuse.rule_tickets import RuleSetting
 from market.staff.base.roles import Author, Role
 from market.staff.desk import StaffDesk
 from market.staff.finding import history, users
+from market.staff.leaving import closing, erasing
 from market.staff.members import accounts, attempts, keys, rescue
 from market.staff.members.accounts import Created
 from market.staff.members.keys import NewStaffKey
 from market.staff.members.rescue import Post
-from market.staff.money import erasing, user_limits
+from market.staff.money import user_limits
 from market.staff.money.user_limits import NewLimits
 from market.staff.rule_stops import thresholds
 from market.staff.site import site
 from market.staff.site.alerts import Alerts
 from market.staff.site.site import Publication, TextKind
-from market.staff.stopping import closing, stopping
+from market.staff.stopping import stopping
 from tests.sim.staff.finance import Finance
-from tests.sim.staff.members import ADDRESS, ROOT, WHY, MemberActor
+from tests.sim.staff.members import ADDRESS, LIMITS, ROOT, WHY, MemberActor
 
 CAUSES = ("content", "certificate", "name")
 LIMITED_SECONDS = 3_600
@@ -232,7 +233,7 @@ class Operator(Finance):
         return await self.once(
             "close",
             lambda market, desk, author: closing.close(
-                market.context, desk.letters, author, user_id, waives=waives, why=WHY
+                market.context, desk.letters, LIMITS, author, user_id, waives=waives, why=WHY
             ),
         )
 
@@ -250,6 +251,7 @@ class Operator(Finance):
                 user_id,
                 waives=True,
                 needs_second=True,
+                limits=LIMITS,
                 why=WHY,
             ),
         )

@@ -9,10 +9,11 @@ import msgspec
 
 from market.staff.base.callers import StaffScope
 from market.staff.base.roles import Role
-from market.staff.members import accounts, keys
+from market.staff.members import accounts, keys, logins
 from market.staff.members.accounts import Created
 from market.staff.members.keys import NewStaffKey
 from proxyd.ops.listening import bound_port
+from storage.engines.store import Transaction
 from support.daemons.declared import declared
 from support.daemons.service import Answer, Service, running, settings_for
 from support.database import sqlite
@@ -57,6 +58,23 @@ class StaffApi:
             parsed = msgspec.json.decode(await response.read())
             self.declared.check(method, path.partition("?")[0], response.status, parsed)
             return Answer(response.status, parsed, response.headers)
+
+    async def download(self, path: str, token: str) -> tuple[Answer, bytes]:
+        """Download a file."""
+        headers = {"Authorization": f"Bearer {token}"}
+        async with self.service.http.get(self.url + PREFIX + path, headers=headers) as response:
+            content = await response.read()
+            assert response.status == 200, content
+            return Answer(response.status, None, response.headers), content
+
+    async def age_factors(self) -> None:
+        """Let the second factors of all logins be older than an act accepts."""
+
+        async def age(tx: Transaction) -> None:
+            seconds = logins.PROVED_SECONDS
+            await tx.run("UPDATE staff_logins SET factor_at = factor_at - :age", age=seconds)
+
+        await self.service.daemon.store.write(age)
 
     async def hire(self, role: Role, name: str = "") -> Created:
         """Add a member of the staff, by a command on the machine."""

@@ -39,6 +39,9 @@ class Declared:
             schema = declared["content"]["application/json"]["schema"]
             errors = list(self._validator(schema["$ref"]).iter_errors(body))
             assert not errors, (method, path, status, errors[0].message)
+            code = body["error"]["code"] if status >= 400 else None
+            codes = declared["content"]["application/json"].get("examples", {})
+            assert code is None or code in codes, f"{method} {path} declares no {code} ({status})"
 
     def check_event(self, path: str, name: str, data: Any, method: str = "POST") -> None:
         """Check one event of a stream against its declaration."""

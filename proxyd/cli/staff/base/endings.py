@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from market.erasure.erasing import Tools
 from market.staff.base.roles import Action
 from market.staff.cases.cases import Cases
-from market.staff.money.erasing import Eraser
+from market.staff.leaving.posters import leaving_posters
 from market.staff.money.second_person import Poster
 from proxyd.cli.staff.base.desk import Desk
 from proxyd.cli.staff.base.letters import letters_of, sealing_of
@@ -21,7 +21,7 @@ def posters_of(desk: Desk) -> Mapping[Action, Poster]:
     """Return the functions that carry out what a second person approves."""
     tools = tools_of(desk)
     cases = Cases(desk.context, tools.letters)
-    return {**cases.posters, Action.USER_ERASE: Eraser(tools).post}
+    return {**cases.posters, **leaving_posters(tools)}
 
 
 async def finish_erasures(desk: Desk) -> None:

@@ -8,14 +8,14 @@ from market.base.errors import Code, MarketError
 from market.erasure.exports import Exports
 from market.files.artifacts import Artifacts
 from market.logs.disk import LogDisk
-from market.staff.money import erasing
-from market.staff.money.approvals import State
-from market.staff.stopping import closing
+from market.staff.leaving import closing, erasing
+from market.staff.money.approvals import Outcome, State
 from proxyd import slices
 from proxyd.cli.output import OutputError
 from proxyd.cli.staff.base.desk import WAITS, Command, Desk, Ended, Report, when
 from proxyd.cli.staff.base.endings import finish_erasures, tools_of
 from proxyd.cli.staff.base.letters import letters_of
+from proxyd.ops.books import approval_limits
 from storage.logs.files import LogFiles
 
 
@@ -52,17 +52,21 @@ async def _export(desk: Desk, options: Namespace) -> Report:
     return {"exported": {"user": user.id, "file": str(options.file), "bytes": size}}
 
 
-async def _close(desk: Desk, options: Namespace) -> Report:
+async def _close(desk: Desk, options: Namespace) -> Report | Ended:
+    user, why, limits = options.user, options.reason, approval_limits(desk.settings)
     if options.waived:
-        await closing.end_sessions(desk.context, desk.author, options.user, options.reason)
+        await closing.end_sessions(desk.context, limits, desk.author, user, why)
     closed = await closing.close(
         desk.context,
         letters_of(desk),
+        limits,
         desk.author,
-        options.user,
+        user,
         waives=options.waived,
-        why=options.reason,
+        why=why,
     )
+    if isinstance(closed, Outcome):
+        return _waits(closed)
     return {"closed": {"user": closed.user_id, "erased_after": when(closed.due_at)}}
 
 
@@ -74,14 +78,19 @@ async def _erase(desk: Desk, options: Namespace) -> Report | Ended:
         options.user,
         waives=options.waived,
         needs_second=desk.settings.staff.second_person_erase,
+        limits=approval_limits(desk.settings),
         why=options.reason,
     )
     if outcome.state is State.WAITS:
-        expires = when(outcome.expires_at)
-        row = {"approval": outcome.id, "user": outcome.user_id, "expires": expires}
-        return Ended({"waits": row}, WAITS)
+        return _waits(outcome)
     await finish_erasures(desk)
     return {"erased": {"user": outcome.user_id}}
+
+
+def _waits(outcome: Outcome) -> Ended:
+    expires = when(outcome.expires_at)
+    row = {"approval": outcome.id, "user": outcome.user_id, "expires": expires}
+    return Ended({"waits": row}, WAITS)
 
 
 COMMANDS: dict[str, Command] = {

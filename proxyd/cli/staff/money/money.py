@@ -1,5 +1,6 @@
 """Commands that move money of users, and those of the second person."""
 
+import json
 import secrets
 from argparse import Namespace
 from collections.abc import Mapping
@@ -7,6 +8,7 @@ from collections.abc import Mapping
 from market.accounts import accounts
 from market.base.errors import Code, MarketError
 from market.money.money import Currency, as_decimal
+from market.staff.leaving import closing
 from market.staff.money import approvals, deposits, money, second_person
 from market.staff.money.approvals import Outcome, State
 from proxyd.cli.staff.base.desk import WAITS, Command, Desk, Ended, Report, when
@@ -128,6 +130,9 @@ async def _approve(desk: Desk, options: Namespace) -> Report | Ended:
         posters_of,
     )
 
+    await closing.end_sessions_of_request(
+        desk.context, desk.author, options.approval, options.reason
+    )
     outcome = await second_person.approve(
         desk.context, desk.author, options.approval, options.reason, posters=posters_of(desk)
     )
@@ -175,12 +180,14 @@ def in_words(amounts: Mapping[Currency, int]) -> str:
 def _approval(shown: ShownApprovalRow, now: int) -> Report:
     row = shown.approval
     amount = {"amount": as_decimal(row.amount), "currency": row.currency}
+    waived = approvals.waived_by(json.loads(row.payload))
     return {
         "id": row.id,
         "state": approvals.state_of(row, now),
         "action": row.action,
         "user": shown.username,
         **({} if row.action in approvals.WITHOUT_MONEY else amount),
+        **({"waived": in_words(waived)} if waived else {}),
         "by": row.asked_by,
         "asked": when(row.asked_at),
         "expires": when(row.expires_at),

@@ -5,16 +5,19 @@ from argparse import Namespace
 from decimal import Decimal
 from pathlib import Path
 
+from msgspec import structs
+
 from market.base.errors import Code, MarketError
 from market.base.sealing import Sealing
 from market.base.states import PayoutStatus
 from market.money.money import as_decimal
 from market.payouts import files
 from market.payouts.details import METHODS_PURPOSE
-from market.payouts.files import Debtor, Format
+from market.payouts.files import Format
 from market.payouts.rules import Earnings
-from market.payouts.terms import MethodKind, RejectReason
+from market.payouts.terms import RejectReason
 from market.staff.money import paying
+from proxyd import slices
 from proxyd.cli.output import OutputError
 from proxyd.cli.staff.base.desk import FAILED, WAITS, Command, Desk, Ended, Report, Row, when
 from proxyd.cli.staff.money.money import report
@@ -146,11 +149,9 @@ async def _exported(desk: Desk, options: Namespace) -> paying.Exported:
     sealing = _sealing(desk)
     if options.batch:
         return await paying.export_again(desk.context, desk.author, sealing, options.batch)
-    payouts = desk.settings.payouts
     rate = None if options.eur_rate is None else Decimal(options.eur_rate) / 1_000_000
-    debtor = Debtor(payouts.debtor_name, payouts.debtor_iban, payouts.debtor_bic, rate)
-    form = FORMATS[options.format or TABLE]
-    by_itself = MethodKind.PAYPAL if payouts.paypal_client_id else None
+    debtor = structs.replace(slices.debtor(desk.settings), eur_rate=rate)
+    form, by_itself = FORMATS[options.format or TABLE], slices.sent_by_itself(desk.settings)
     return await paying.export(desk.context, desk.author, sealing, form, debtor, but=by_itself)
 
 

@@ -6,7 +6,8 @@ from market.accounts.suspensions import Part
 from market.bandwidth import halts
 from market.bandwidth.halts import Answered
 from market.jobs.outcomes import Outcomes
-from market.staff.stopping import stopping, suspending
+from market.money.money import as_decimal
+from market.staff.stopping import clawing, stopping, suspending
 from market.staff.stopping.suspending import Ordered
 from proxyd.cli.staff.base.desk import FAILED, Command, Desk, Ended, Report, Row, when
 from proxyd.cli.staff.base.ends import end_of
@@ -95,6 +96,26 @@ async def _bar(desk: Desk, options: Namespace) -> Report | Ended:
     ordered = await stopping.bar_device(desk.context, desk.author, options.device, options.reason)
     row = {"device": options.device, "user": ordered.user_id}
     return await _ended("barred", row, desk, ordered, options)
+
+
+async def _claw_back(desk: Desk, options: Namespace) -> Report:
+    done = await clawing.claw_back(
+        desk.context, desk.author, options.device, options.reason, with_owner=options.owner
+    )
+    amount, refunded = as_decimal(done.amount), as_decimal(done.refunded)
+    barred = options.device
+    if options.owner:
+        barred = f"{barred} and all exits of its owner, {len(done.devices)}"
+    return {
+        "clawed_back": {
+            "devices": list(done.devices),
+            "earnings": done.earnings,
+            "usd": amount,
+            "refunded": refunded,
+        },
+        "words": f"barred {barred}; {done.earnings} earnings reversed, {amount} usd; refunded to "
+        f"buyers: {refunded} usd",
+    }
 
 
 async def _pardon(desk: Desk, options: Namespace) -> Report | Ended:
@@ -187,6 +208,7 @@ COMMANDS: dict[str, Command] = {
     "session end": _end_session,
     "key revoke": _revoke,
     "exits bar": _bar,
+    "exits clawback": _claw_back,
     "exits pardon": _pardon,
     "jobs cancel": _cancel,
 }

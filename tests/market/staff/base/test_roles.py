@@ -50,6 +50,7 @@ from market.staff.base.roles import (
 )
 from market.staff.cases.base import Decision, Kind
 from market.staff.finding import history, search, users
+from market.staff.leaving import closing, erasing
 from market.staff.members import accounts, attempts, keys, rescue
 from market.staff.members.accounts import Created
 from market.staff.members.keys import NewStaffKey
@@ -59,7 +60,6 @@ from market.staff.money import (
     approvals,
     deposits,
     doubts,
-    erasing,
     forgiving,
     job_files,
     judging,
@@ -72,7 +72,7 @@ from market.staff.money.judging import Verdict
 from market.staff.money.user_limits import NewLimits
 from market.staff.site import site
 from market.staff.site.site import Publication, TextKind
-from market.staff.stopping import closing, stopping, suspending
+from market.staff.stopping import clawing, stopping, suspending
 from storage.engines.store import Transaction
 from storage.exits import exits as exit_queries
 from storage.files import artifacts as artifact_queries
@@ -351,7 +351,7 @@ ATTEMPTS: dict[Action, Attempt] = {
         market.context, author, user
     ),
     Action.USER_CLOSE: lambda market, author, user, other: closing.close(
-        market.context, letters_of(market), author, user, waives=True, why="asked"
+        market.context, letters_of(market), LIMITS, author, user, waives=True, why="asked"
     ),
     Action.USER_ERASE: lambda market, author, user, other: erasing.erase(
         market.context,
@@ -360,6 +360,7 @@ ATTEMPTS: dict[Action, Attempt] = {
         user,
         waives=True,
         needs_second=True,
+        limits=LIMITS,
         why="asked",
     ),
     Action.USER_SUSPEND: lambda market, author, user, other: _suspend(market, author, user),
@@ -384,6 +385,9 @@ ATTEMPTS: dict[Action, Attempt] = {
     ),
     Action.DEVICE_PARDON: lambda market, author, user, other: _on_a_device(
         market, author, stopping.pardon_device
+    ),
+    Action.DEVICE_CLAW_BACK: lambda market, author, user, other: _on_a_device(
+        market, author, clawing.claw_back
     ),
     Action.JOB_CANCEL: lambda market, author, user, other: _cancel_job(market, author),
     Action.STAFF_LIST: lambda market, author, user, other: accounts.listed(market.context, author),
@@ -571,7 +575,14 @@ async def test_an_erased_account_refuses_every_change(market: Market, action: Ac
     user, other = await subjects(market, action)
     await prepare(market, action, other, user)
     await erasing.erase(
-        market.context, tools(market), ROOT, user, waives=True, needs_second=False, why="asked"
+        market.context,
+        tools(market),
+        ROOT,
+        user,
+        waives=True,
+        needs_second=False,
+        limits=LIMITS,
+        why="asked",
     )
     before = await dump(market)
     with pytest.raises(MarketError) as refused:

@@ -12,6 +12,7 @@ from support.market.staff import ROOT, acting, member
 from support.market.staff_money import ASKER, CREDIT, LIMITS, NOTHING, SECOND
 
 from market.base.errors import Code, MarketError
+from market.erasure.acts import OwnActs
 from market.money.money import MICRO
 from market.staff.audit import audit_all
 from market.staff.base.roles import Author, Machine, Role
@@ -129,6 +130,7 @@ async def test_a_large_decision_waits_for_a_second_person(market: Market) -> Non
     other = decide(market, job_id, REVERSE, SECOND, NOTHING)
     assert await refusal(other) is Code.NOT_REVIEWABLE
     assert await credits_of(market, buyer, worker) == [0, 0]
+    assert await reasons(market, buyer) == set()
     outcomes = await asyncio.gather(
         *(approve(market.context, Machine(f"second{each}"), asked.id) for each in range(5)),
         return_exceptions=True,
@@ -137,7 +139,28 @@ async def test_a_large_decision_waits_for_a_second_person(market: Market) -> Non
     assert await credits_of(market, buyer, worker) == [5 * MICRO, 4_500_000]
     [event] = await said(market, worker, "job.decided")
     assert (event["decision"], event["reason"]) == ("split", "read the log")
+    assert await reasons(market, buyer) == {("approval.approve", "read the log")}
     assert (await audit_all(market.store)).passed
+
+
+async def test_the_reason_of_a_refused_decision_tells_nobody(market: Market) -> None:
+    buyer, worker = await market.person(credit="10"), await market.person()
+    job_id = await disputed(market, buyer, worker)
+    asked = (await decide(market, job_id, Verdict(50), ASKER, NOTHING)).outcome
+    await refuse(market.context, SECOND, asked.id, "the log says something else")
+    assert await reasons(market, buyer) == set()
+    await decide(market, job_id, UPHOLD)
+    await decide(market, job_id, UPHOLD)  # the same again changes nothing
+    assert await reasons(market, buyer) == {("job.decide", "read the log")}
+    acts = await OwnActs(market.context).page(buyer, limit=9)
+    assert [each.reason for each in acts if each.row.action == "job.decide"].count("") == 2
+    assert (await audit_all(market.store)).passed
+
+
+async def reasons(market: Market, user: str) -> set[tuple[str, str]]:
+    """Return the acts about a user that the user reads a reason of, with the reason."""
+    acts = await OwnActs(market.context).page(user, limit=9)
+    return {(each.row.action, each.reason) for each in acts if each.reason}
 
 
 async def test_a_withdrawn_dispute_is_not_decided_by_an_approval(market: Market) -> None:

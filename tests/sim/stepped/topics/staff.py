@@ -8,10 +8,12 @@ from support.market.staff import FACTORS
 
 from market.accounts.letters import Letters
 from market.erasure import erasing
+from market.erasure.closing import Closed
 from market.money.money import MICRO, Currency
 from market.staff.abuse import tickets
 from market.staff.base.roles import Machine, Role, Via
 from market.staff.finding import users
+from market.staff.leaving import closing
 from market.staff.members import accounts, attempts, rescue
 from market.staff.members.attempts import Attempt
 from market.staff.members.logins import StaffLogins
@@ -19,7 +21,7 @@ from market.staff.members.rescue import Post
 from market.staff.money import deposits, money, second_person, user_limits
 from market.staff.money.user_limits import NewLimits
 from market.staff.site import site
-from market.staff.stopping import closing, suspending
+from market.staff.stopping import suspending
 from tests.sim.stepped.side import Action, Side
 from tests.sim.stepped.topics.sessions import buys
 
@@ -70,6 +72,7 @@ async def _ends_suspensions(side: Side) -> Any:
 
 
 LIMITS = dict.fromkeys(Currency, 5 * MICRO)
+ANY_AMOUNT = dict.fromkeys(Currency, 10**15)
 
 
 async def corrects(whole: int, side: Side) -> Any:
@@ -147,7 +150,10 @@ async def _attempts_to_log_in(side: Side) -> Any:
 async def _closes_account(side: Side) -> Any:
     letters = _letters(side)
     context = side.market.context
-    closed = await closing.close(context, letters, ROOT, side.buyer, waives=True, why="asked")
+    closed = await closing.close(
+        context, letters, ANY_AMOUNT, ROOT, side.buyer, waives=True, why="asked"
+    )
+    assert isinstance(closed, Closed)
     return closed.due_at
 
 

@@ -11,13 +11,12 @@ from market.base.sweeping import Sweep
 from market.erasure import erasing
 from market.erasure.erasing import Tools
 from market.events.context import Context
-from market.money.money import Currency
 from market.staff.base import requests
 from market.staff.base.acts import USER, Act, Changes, act, reason
 from market.staff.base.roles import Action, Author
-from market.staff.finding.users import resolve
-from market.staff.money import approvals
-from market.staff.money.approvals import Amount, Outcome, Posting, State
+from market.staff.finding.users import find
+from market.staff.leaving import waiving
+from market.staff.money.approvals import Amount, Limits, Outcome, Posting, waived_by
 from storage.accounts import closures
 from storage.engines.store import Transaction
 
@@ -34,6 +33,7 @@ async def erase(
     *,
     waives: bool,
     needs_second: bool,
+    limits: Limits,
     why: str,
 ) -> Outcome:
     """Erase an account, or ask a second person to do it.
@@ -44,7 +44,8 @@ async def erase(
         author: of the act.
         name: of the user.
         waives: whether the user has given up the money that is left.
-        needs_second: whether a second person has to approve it.
+        needs_second: whether a second person has to approve it, whatever it gives up.
+        limits: the money that one person may give up.
         why: the reason; the log keeps it, so it should name no person.
 
     Raises:
@@ -52,26 +53,16 @@ async def erase(
             `account_not_empty`, with all that is open; `account_closed`, when it was erased before.
     """
     text = reason(why)
-    user = await context.store.read(resolve, name)
-    new = Amount(
-        Action.USER_ERASE,
-        f"erase:{user.id}",
-        user.id,
-        Currency.USD,
-        0,
-        {"waives": int(waives)},
-    )
+    user = await find(context, author, name)
 
     async def change(tx: Transaction) -> tuple[Outcome, Changes]:
-        if not needs_second:
-            return await _carry_out(tx, context, tools, new)
-        waiting = await approvals.earlier(tx, context, new)
-        if waiting is not None:
-            return waiting, {"repeated": (None, waiting.id)}
-        closure = await closures.find(tx, user.id)
-        if closure is not None and closure.state == ClosureStatus.ERASED:
+        if await closures.is_erased(tx, user.id):
             raise MarketError(Code.ACCOUNT_CLOSED, "The account was erased before.")
-        return await approvals.ask(tx, context, author, new)
+        new = await waiving.request_of(tx, Action.USER_ERASE, user.id, waives=waives)
+        if needs_second or await waiving.exceeds(tx, context, author, new, limits):
+            return await waiving.ask(tx, context, author, new)
+        outcome, changes = await _carry_out(tx, context, tools, new)
+        return outcome, {**changes, **await waiving.record(tx, context, author, new)}
 
     made = Act(author, Action.USER_ERASE, USER, user.id, user.id, text)
     done = await context.store.write(act, context, made, change)
@@ -99,12 +90,11 @@ class Eraser:
 async def _carry_out(
     tx: Transaction, context: Context, tools: Tools, new: Amount
 ) -> tuple[Outcome, Changes]:
-    await erasing.erase(tx, context, tools, new.user_id, waives=bool(new.payload["waives"]))
+    waives = bool(new.payload["waives"])
+    most = waived_by(new.payload) if waives else None
+    await erasing.erase(tx, context, tools, new.user_id, waives=waives, most=most)
     ended = await requests.end_moot(tx, context, new.user_id, requests.BY_ERASURE)
-    outcome = Outcome(
-        State.DONE, new.user_id, new.user_id, new.currency, new.amount, moves_money=False
-    )
-    return outcome, {"account": (None, "erased"), **ended}
+    return waiving.done(new), {"account": (None, "erased"), **ended}
 
 
 class Erasures:

@@ -8,15 +8,16 @@ from support.market.books import refusal
 from support.market.leaving import tools
 from support.market.market import Market
 from support.market.staff import acting, member
+from support.market.staff_money import LIMITS
 
 from market.base.errors import Code, MarketError
 from market.erasure.closing import TAKE_BACK_SECONDS
 from market.staff.audit import audit_all
 from market.staff.base.roles import Action, Author, Machine, Role
 from market.staff.finding import history
-from market.staff.money import approvals, erasing, second_person
+from market.staff.leaving import closing, erasing
+from market.staff.money import approvals, second_person
 from market.staff.money.approvals import Outcome, State
-from market.staff.stopping import closing
 from storage.accounts import closures
 
 ASKER, SECOND = Machine("olga"), Machine("igor")
@@ -30,6 +31,7 @@ async def erase(market: Market, author: Author, user: str, *, needs_second: bool
         user,
         waives=False,
         needs_second=needs_second,
+        limits=LIMITS,
         why="ticket 7",
     )
 
@@ -126,7 +128,7 @@ async def test_an_erasure_by_another_way_makes_the_request_moot(market: Market) 
 async def test_the_end_of_14_days_makes_the_request_moot(market: Market) -> None:
     user = await market.person()
     act = {"waives": False, "why": "asked by letter"}
-    await closing.close(market.context, tools(market).letters, ASKER, user, **act)
+    await closing.close(market.context, tools(market).letters, LIMITS, ASKER, user, **act)
     market.clock.now += TAKE_BACK_SECONDS - 1
     asked = await erase(market, ASKER, user)
     market.clock.now += 1

@@ -1,0 +1,1 @@
+"""The end of an account by the staff: closed, or erased."""

@@ -1,0 +1,84 @@
+"""Exits that have cheated: barred, and their unpaid earnings go back to the buyers."""
+
+from functools import partial
+
+from msgspec import Struct
+
+from market.events.context import Context
+from market.exits import payouts
+from market.staff.base.acts import DEVICE, Act, Changes, act, reason, require_name
+from market.staff.base.roles import Action, Author
+from market.staff.stopping.stopping import change_exit
+from storage.engines.store import Transaction
+from storage.exits import exits as exit_queries
+from storage.exits.exits import ConsentRow
+
+
+class ClawedBack(Struct, frozen=True):
+    """The barred exits, the number of their reversed earnings, and micro-USD.
+
+    `amount` is what the owner loses, `refunded` what the buyers get.
+    """
+
+    devices: tuple[str, ...]
+    earnings: int = 0
+    amount: int = 0
+    refunded: int = 0
+
+
+async def claw_back(
+    context: Context, author: Author, device_id: str, why: str, *, with_owner: bool = False
+) -> ClawedBack:
+    """Bar an exit, and reverse its unpaid earnings (`market.exits.payouts.claw_back`).
+
+    The log has a row for the bar, and one for the reversed earnings. A crash in between, or a
+    refusal, leaves earnings for a repetition.
+
+    Args:
+        context: the store, identifiers and the time.
+        author: of the acts.
+        device_id: the exit.
+        why: the reason, which is kept with the device as well.
+        with_owner: whether all exits of its owner are clawed back.
+
+    Raises:
+        MarketError: `not_permitted`, `invalid_field`; `token_not_found`, if it was never an exit.
+    """
+    require_name(device_id)
+    text, first = reason(why), device_id.lower()
+    found = await context.store.read(exit_queries.of_owner_of, first) if with_owner else []
+    # One that has never been an exit is refused there.
+    total = ClawedBack(tuple(found or [first]))
+    for each in total.devices:
+        event = ConsentRow(context.identifiers.new(), each, "barred", "", text.body, context.now())
+        bar = partial(payouts.bar, event=event)
+        barred = await change_exit(
+            context, author, Action.DEVICE_CLAW_BACK, each, why, bar, is_barred=True
+        )
+        done = await payouts.reverse_all(context, each)
+        await _record(context, author, each, barred.user_id, done)
+        total = ClawedBack(
+            total.devices,
+            total.earnings + done.earnings,
+            total.amount + done.amount,
+            total.refunded + done.refunded,
+        )
+    return total
+
+
+async def _record(
+    context: Context, author: Author, device_id: str, user_id: str, done: payouts.ClawedBack
+) -> None:
+    """Write the reversed earnings of an exit into the log."""
+    if not done.earnings:
+        return
+
+    async def change(_: Transaction) -> tuple[None, Changes]:
+        return None, {
+            "earnings": (None, done.earnings),
+            "usd": (None, -done.amount),
+            "refunded_usd": (None, done.refunded),
+        }
+
+    made = Act(author, Action.DEVICE_CLAW_BACK, DEVICE, device_id, user_id)
+    await context.store.write(act, context, made, change)

@@ -1,0 +1,74 @@
+"""Files for banks at the staff API: made once, downloaded with a second factor, and in the log."""
+
+import csv
+import io
+
+from support.clients.staff import StaffApi
+
+from market.staff.base.callers import StaffScope
+from market.staff.base.roles import Role
+from tests.api.payouts.test_payouts import ask, earner
+
+ALL = "/payout_batches"
+CSV = {"format": "csv"}
+WHY = {"reason": "the name is that of the account"}
+
+
+async def approved(staff: StaffApi, token: str) -> str:
+    """Have a user request a payout, and approve it."""
+    made = await ask(staff.service, await earner(staff.service))
+    payout = str(made.body["payout"]["id"])
+    done = await staff.call("POST", f"/payouts/{payout}/approve", WHY, token=token)
+    assert done.body["state"] == "done"
+    return payout
+
+
+async def test_finance_sends_payouts_once_and_downloads_their_file(staff: StaffApi) -> None:
+    finance, operator = await staff.token(Role.FINANCE), await staff.token(Role.OPERATOR)
+    assert (await staff.call("POST", ALL, CSV, token=finance)).body["batch"] is None
+    payout = await approved(staff, finance)
+    headers = {"Idempotency-Key": "one"}
+    made = [await staff.call("POST", ALL, CSV, token=finance, headers=headers) for _ in range(2)]
+    assert made[0].body == made[1].body
+    batch = made[0].body["batch"]
+    assert (batch["payouts"], batch["usd"]) == (1, 10)
+    shown = (await staff.call("GET", f"/payouts/{payout}", token=finance)).body
+    assert shown["payout"]["state"] == "sent"
+    for _ in range(2):
+        answer, content = await staff.download(f"{ALL}/{batch['id']}/file", finance)
+        [row] = csv.DictReader(io.StringIO(content.decode()))
+        assert payout in row.values()
+        assert "DE89370400440532013000" in row.values()
+        name = f"payouts-{batch['id']}.csv"
+        assert answer.headers["Content-Disposition"].startswith(f'attachment; filename="{name}"')
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["Cache-Control"] == "no-store"
+    log = await staff.call("GET", "/log?action=payout.export", token=operator)
+    assert [each["staff"] for each in log.body["acts"]] == ["finance@staff.example.com"] * 3
+    assert "DE89" not in str(log.body)
+
+
+async def test_a_message_to_a_bank_needs_the_account_that_pays(staff: StaffApi) -> None:
+    finance = await staff.token(Role.FINANCE)
+    payout = await approved(staff, finance)
+    refused = await staff.call("POST", ALL, {"format": "pain001"}, token=finance)
+    assert refused.code == "invalid_field"
+    shown = (await staff.call("GET", f"/payouts/{payout}", token=finance)).body
+    assert shown["payout"]["state"] == "approved"
+    for body in ({"format": "pdf"}, {**CSV, "eur_rate": -1}, {}):
+        assert (await staff.call("POST", ALL, body, token=finance)).code == "invalid_field"
+
+
+async def test_no_key_no_old_login_and_no_support_gets_a_file(staff: StaffApi) -> None:
+    finance, support = await staff.token(Role.FINANCE), await staff.token(Role.SUPPORT)
+    await approved(staff, finance)
+    batch = (await staff.call("POST", ALL, CSV, token=finance)).body["batch"]["id"]
+    file, key = f"{ALL}/{batch}/file", await staff.key(StaffScope.MONEY)
+    for token, code in ((support, "not_permitted"), (key, "scope_missing"), (None, "unauthorized")):
+        for method, path, body in (("POST", ALL, CSV), ("GET", file, None)):
+            assert (await staff.call(method, path, body, token=token)).code == code
+    other = f"{ALL}/{'0' * 26}/file"
+    assert (await staff.call("GET", other, token=finance)).code == "payout_batch_not_found"
+    await staff.age_factors()
+    assert (await staff.call("GET", file, token=finance)).code == "factor_expired"
+    assert (await staff.call("POST", ALL, CSV, token=finance)).code == "factor_expired"
