@@ -35,6 +35,9 @@ COLUMNS = (
     "reason",
 )
 NEEDED_COLUMNS = frozenset(("payout_id", "amount_usd", "outcome"))
+# EUR for a USD; it was 0.6 to 1.2. One outside is a misplaced point, which would send a hundredfold
+# to each account.
+EUR_RATE_MIN, EUR_RATE_MAX = Decimal("0.2"), Decimal(5)
 # A cell that begins so is a formula to a spreadsheet.
 FORMULA = "=+-@\t\r\n"
 # A spreadsheet of another country separates cells at other characters.
@@ -107,6 +110,22 @@ class Line(Struct, frozen=True):
     net: int
     outcome: Outcome
     reason: FailReason | None
+
+
+def require_rate(form: Format, rate: Decimal | None) -> None:
+    """Check the rate of exchange for a file, in EUR for a USD; None for a file in USD.
+
+    Raises:
+        MarketError: `invalid_field`.
+    """
+    if rate is None:
+        return
+    if form is Format.CSV:
+        message = "A table is in USD: a rate is for the formats pain001 and pain001.03."
+        raise MarketError(Code.INVALID_FIELD, message, field="eur_rate")
+    if not EUR_RATE_MIN <= rate <= EUR_RATE_MAX:
+        message = f"The rate is a number of EUR for a USD, from {EUR_RATE_MIN} to {EUR_RATE_MAX}."
+        raise MarketError(Code.INVALID_FIELD, message, field="eur_rate")
 
 
 def as_csv(items: Sequence[Item]) -> Sheet:

@@ -13,7 +13,6 @@ else:
 NUMBER_MAX = 10**18 - 1
 LIST_MAX = 1_000
 PORT_MAX = 65_535
-RATE_MIN, RATE_MAX = 200_000, 5_000_000  # EUR for a USD, in millionths; it was 0.6 to 1.2
 WITHIN_MAX = 3_600  # a search reads each hour that this touches
 
 
@@ -106,17 +105,6 @@ def signed_amount(text: str) -> int:
     """Return an amount of money with its sign, in micro-units."""
     sign = -1 if text.startswith("-") else 1
     return sign * amount(text[1:] if text[:1] in ("+", "-") else text)
-
-
-def rate(text: str) -> int:
-    """Return a rate of exchange between dollars and euros, in millionths.
-
-    One outside the bounds is a misplaced point, which would send a hundredfold to each account.
-    """
-    millionths = amount(text)
-    if not RATE_MIN <= millionths <= RATE_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a rate: a number from 0.2 to 5")
-    return millionths
 
 
 def count(text: str) -> int:

@@ -273,6 +273,7 @@ async def export(
     Raises:
         MarketError: `not_permitted`, `invalid_field`.
     """
+    files.require_rate(form, debtor.eur_rate)
     now, batch_id = context.now(), context.identifiers.new()
 
     async def change(tx: Transaction) -> tuple[Exported, Changes]:

@@ -55,8 +55,19 @@ async def test_a_message_to_a_bank_needs_the_account_that_pays(staff: StaffApi) 
     assert refused.code == "invalid_field"
     shown = (await staff.call("GET", f"/payouts/{payout}", token=finance)).body
     assert shown["payout"]["state"] == "approved"
-    for body in ({"format": "pdf"}, {**CSV, "eur_rate": -1}, {}):
+    for body in ({"format": "pdf"}, {**CSV, "eur_rate": -1}, {**CSV, "eur_rate": 0.92}, {}):
         assert (await staff.call("POST", ALL, body, token=finance)).code == "invalid_field"
+
+
+async def test_a_rate_is_near_one(staff: StaffApi) -> None:
+    finance = await staff.token(Role.FINANCE)
+    payout = await approved(staff, finance)
+    for rate in (0, 0.0092, 0.199999, 5.000001, 92):
+        body = {"format": "pain001", "eur_rate": rate}
+        refused = await staff.call("POST", ALL, body, token=finance)
+        assert (refused.code, refused.field) == ("invalid_field", "eur_rate")
+    shown = (await staff.call("GET", f"/payouts/{payout}", token=finance)).body
+    assert shown["payout"]["state"] == "approved"
 
 
 async def test_no_key_no_old_login_and_no_support_gets_a_file(staff: StaffApi) -> None:

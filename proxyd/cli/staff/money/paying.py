@@ -137,11 +137,8 @@ def _require_matching(options: Namespace) -> None:
     Raises:
         MarketError: `invalid_field`.
     """
-    if options.batch and (options.format or options.eur_rate):
+    if options.batch and (options.format or options.eur_rate is not None):
         message = "A batch keeps its format and its rate: --batch takes neither of them."
-        raise MarketError(Code.INVALID_FIELD, message)
-    if options.eur_rate and options.format in (None, TABLE):
-        message = "A table is in USD: --eur-rate is for the formats pain001 and pain001.03."
         raise MarketError(Code.INVALID_FIELD, message)
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from proxyd.cli.parsing import Commands, Topics, add_limit, commands_of, rate, text
+from proxyd.cli.parsing import Commands, Topics, add_limit, amount, commands_of, text
 from proxyd.cli.staff.parsers import add_reason, add_user, finish_command
 
 # As in `market.base.states` and `market.payouts`, which no parser waits for.
@@ -62,7 +62,7 @@ def _add_payouts(topic: argparse.ArgumentParser) -> None:
     export.add_argument("file", type=text, metavar="FILE", help="a new file")
     export.add_argument("--format", choices=FORMATS, help="csv by default")
     export.add_argument(
-        "--eur-rate", type=rate, metavar="R", help="EUR for a USD: pain.001 for SEPA"
+        "--eur-rate", type=amount, metavar="R", help="EUR for a USD: pain.001 for SEPA"
     )
     export.add_argument(
         "--batch", type=text, default="", metavar="ID", help="write the file of a batch again"
