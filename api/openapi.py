@@ -460,6 +460,8 @@ def _transport_refusals(route: Route) -> list[Transport]:
         Transport.STORE_UNAVAILABLE,
         Transport.UNKNOWN_CODING,
     ]
+    if route.method != "GET":
+        reasons.append(Transport.OUTCOME_UNKNOWN)
     if route.body is not Nothing or route.raw_max_bytes:
         reasons += [
             Transport.REQUEST_TIMEOUT,

@@ -10,7 +10,7 @@ from api.http.identifiers import in_body, in_path
 from api.http.literals import SESSION_STATUSES
 from api.routing.codec import Money, Size, money
 from api.routing.listing import Page, Timestamp, timestamp
-from api.routing.routes import Auth, Call, Nothing, Reply, Route
+from api.routing.routes import PURCHASE_REFUSALS, Auth, Call, Nothing, Reply, Route
 from market.accounts.levels import Limited
 from market.accounts.scopes import Scope
 from market.bandwidth.allowlist import ADDRESSES_MAX
@@ -238,8 +238,7 @@ class BandwidthRoutes:
                 example={"gb": 0.5, "price_per_gb": 2},
                 idempotent=True,
                 errors=(
-                    Code.INSUFFICIENT_FUNDS,
-                    Code.SPEND_LIMIT_REACHED,
+                    *PURCHASE_REFUSALS,
                     Code.PRICE_BELOW_FLOOR,
                     Code.SESSION_TOO_SMALL,
                     Code.EMAIL_NOT_CONFIRMED,

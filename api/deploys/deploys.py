@@ -20,7 +20,7 @@ from api.http.literals import (
 from api.jobs.shortages import Shortages
 from api.routing.codec import money
 from api.routing.listing import Listed, Page, Timestamp, timestamp
-from api.routing.routes import Call, Nothing, Reply, Route
+from api.routing.routes import PURCHASE_REFUSALS, Call, Nothing, Reply, Route
 from market.accounts.scopes import Scope
 from market.base.errors import Code
 from market.deploys.deploys import (
@@ -58,8 +58,7 @@ FIXED = {
     )
 }
 COST_ERRORS = (
-    Code.INSUFFICIENT_FUNDS,
-    Code.SPEND_LIMIT_REACHED,
+    *PURCHASE_REFUSALS,
     Code.TOO_MANY_JOBS,
     Code.TOO_MANY_FREE_JOBS,
     Code.TOO_MUCH_JOB_TEXT,
@@ -317,8 +316,7 @@ class DeployRoutes:
                 },
                 idempotent=True,
                 errors=(
-                    Code.INSUFFICIENT_FUNDS,
-                    Code.SPEND_LIMIT_REACHED,
+                    *PURCHASE_REFUSALS,
                     Code.PAYLOAD_INVALID,
                     Code.TOO_MANY_JOBS,
                     Code.TOO_MANY_FREE_JOBS,

@@ -23,7 +23,7 @@ from api.jobs.shortages import Shortages
 from api.routing.codec import Money, money
 from api.routing.listing import Listed, Page, Timestamp, timestamp
 from api.routing.response_cache import Answers
-from api.routing.routes import Auth, Call, Nothing, Reply, Route
+from api.routing.routes import PURCHASE_REFUSALS, Auth, Call, Nothing, Reply, Route
 from market.accounts.scopes import Scope
 from market.attempts.attempts import Ending, FailureKind
 from market.base.errors import Code
@@ -427,8 +427,7 @@ class JobRoutes:
                 },
                 idempotent=True,
                 errors=(
-                    Code.INSUFFICIENT_FUNDS,
-                    Code.SPEND_LIMIT_REACHED,
+                    *PURCHASE_REFUSALS,
                     Code.PAYLOAD_INVALID,
                     Code.TOO_MANY_JOBS,
                     Code.TOO_MANY_FREE_JOBS,

@@ -18,6 +18,14 @@ from market.staff.base.roles import MATRIX, Action
 from storage.blobs.base import Content
 from storage.devices.devices import DeviceRow
 
+# Refusals of each request that spends money.
+PURCHASE_REFUSALS = (
+    Code.ACCOUNT_CLOSED,
+    Code.ACCOUNT_RESTRICTED,
+    Code.INSUFFICIENT_FUNDS,
+    Code.SPEND_LIMIT_REACHED,
+)
+
 
 class Auth(Enum):
     """The token that a caller must send; where it is optional, one that is sent must be valid.

@@ -193,10 +193,12 @@ async def _payments(site: Site, world: World, here: Market) -> None:
         if moment in ("create", "refund"):
             raise ProviderError("no answer")
 
-    for name in ("open", "paid"):
+    for name in ("open", "doubtful", "paid"):
         world.payments[name] = (await here.payments.create(buyer, 20 * MICRO)).id
-    bank.pay(world.payments["paid"])
-    await here.payments.fulfil(world.payments["paid"])
+    bank.set(world.payments["doubtful"], amount=19 * MICRO)
+    for name in ("doubtful", "paid"):
+        bank.pay(world.payments[name])
+        await here.payments.fulfil(world.payments[name])
     bank.fail = lost
     with suppress(MarketError):
         await here.payments.create(buyer, 5 * MICRO)

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 
     from proxyctl.worker.base.record import When
 
+# The records of some jobs. A job that the agent cannot record is not taken, but the daemon has it
+# running: its buyer waits until the daemon gives it to another device.
+RECORDS_BYTES: Final = 8 << 20
 COOLER_DEGREES: Final = 5  # below the bound, before a device that was too hot works again
 
 
@@ -21,12 +24,14 @@ class Readings(NamedTuple):
         on_battery: nothing charges it.
         cpu_temp: in degrees Celsius.
         gpu_temp: of the hottest GPU, in degrees Celsius.
+        free_bytes: for the agent's own records.
     """
 
     idle_seconds: float | None = None
     on_battery: bool | None = None
     cpu_temp: float | None = None
     gpu_temp: float | None = None
+    free_bytes: int | None = None
 
 
 class Rules:
@@ -53,6 +58,8 @@ class Rules:
         when, readings = self._when, self._read()
         if not when.is_hour(self._now()):
             return f"outside the hours {', '.join(when.hours)}"
+        if readings.free_bytes is not None and readings.free_bytes < RECORDS_BYTES:
+            return "the disk of the device is full"
         if not when.on_battery and readings.on_battery:
             return "the device is on battery"
         idle = readings.idle_seconds

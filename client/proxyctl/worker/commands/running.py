@@ -21,6 +21,7 @@ from proxyctl.worker.base.record import AGREE, ALL_GPUS, GIGABYTE
 from proxyctl.worker.commands.setup import not_in_machine
 from proxyctl.worker.executors.base.base import TaskError
 from proxyctl.worker.executors.bwrap.egress import Egress
+from proxyctl.worker.executors.limits.disk import free_bytes
 from proxyctl.worker.files import unpacking
 from proxyctl.worker.files.transfers import FileTransfers
 from proxyctl.worker.files.web import Web
@@ -139,7 +140,7 @@ def agent_with(
         rules=Rules(
             consent.when,
             _local_time,
-            lambda: _readings(consent, gpus),
+            lambda: _readings(consent, gpus, folder),
         ),
         close=close,
     )
@@ -205,11 +206,12 @@ def _hottest(gpus: tuple[Gpu, ...]) -> float | None:
     return max((each for each in degrees if each is not None), default=None)
 
 
-def _readings(consent: Consent, gpus: tuple[Gpu, ...]) -> Readings:
+def _readings(consent: Consent, gpus: tuple[Gpu, ...], folder: Path) -> Readings:
     when = consent.when
     return Readings(
         idle_seconds=host.idle_seconds() if when.idle_minutes else None,
         on_battery=None if when.on_battery else read_power().on_battery,
         cpu_temp=host.cpu_temperature() if when.cpu_temp_max else None,
         gpu_temp=_hottest(gpus) if gpus and when.gpu_temp_max else None,
+        free_bytes=free_bytes(folder),
     )

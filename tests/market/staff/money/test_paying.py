@@ -5,6 +5,7 @@ from decimal import Decimal
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from support.market.books import balance, refusal
 from support.market.events import types_of
 from support.market.jobs import code_of
@@ -305,8 +306,9 @@ async def test_above_the_yearly_amount_the_identity_has_to_be_checked(market: Ma
 
 
 async def test_an_erasure_takes_only_the_own_line_out_of_a_file(market: Market) -> None:
-    debtor = Debtor("Proxyd", "DE89370400440532013000", eur_rate=Decimal(1))
-    for form in (Format.CSV, Format.PAIN_9):
+    payer = Debtor("Proxyd", "DE89370400440532013000")
+    for form, rate in ((Format.CSV, None), (Format.PAIN_9, Decimal(1))):
+        debtor = replace(payer, eur_rate=rate)
         rows = [await approved(market, await market.person()) for _ in range(2)]
         done = await paying.export(market.context, ROOT, PAYOUT_METHODS, form, debtor)
         assert done.batch is not None

@@ -9,6 +9,7 @@ from market.accounts.scopes import Maker, Scope
 from market.erasure import erasing
 from market.notify import webhooks
 from market.notify.webhooks import DeliveryOutcome
+from market.payments.particulars import Particulars
 from market.recovery import recovery
 from tests.sim.stepped.belongings import PASSWORD
 from tests.sim.stepped.side import Action, Side
@@ -77,6 +78,11 @@ async def _asks_for_an_export(side: Side) -> Any:
     return (await side.market.leaving.exports.ask(caller.user_id)).expires_at
 
 
+async def _sets_particulars(side: Side) -> Any:
+    caller = side.world.people_have.callers["ada"]
+    await side.market.particulars.put(caller.user_id, Particulars("Ada", ("Main Street 1",), "DE"))
+
+
 async def _erases(side: Side) -> Any:
     caller = side.world.people_have.callers["ada"]
     write = side.market.store.write
@@ -100,6 +106,7 @@ ACCOUNTS: Mapping[str, Action] = {
     "gets the key of a program": partial(_redeems, "approved by ada"),
     "closes the account": _closes,
     "asks for an export": _asks_for_an_export,
+    "sets the particulars for documents": _sets_particulars,
     "erases the account": _erases,
 }
 

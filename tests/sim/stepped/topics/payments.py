@@ -13,7 +13,7 @@ from market.payments import booking
 from market.payments.booking import Booking
 from market.payments.provider import OpenedSetup, Seen, SeenReturn, SeenSetup
 from market.payments.top_ups import NewTopUp
-from market.staff.money import forgiving
+from market.staff.money import doubts, forgiving
 from market.staff.money import payments as staff_payments
 from storage.payments import payments as queries
 from tests.sim.stepped.side import Action, Side
@@ -101,6 +101,15 @@ async def _ends_unknown(side: Side) -> Any:
     await side.market.store.write(side.market.payments._expire, row)
 
 
+async def _gives_up(side: Side) -> Any:
+    payment_id = side.world.payments["doubtful"]
+    return (await doubts.give_up(side.market.context, ROOT, payment_id, "no answer")).status
+
+
+async def _credits_doubtful(side: Side) -> Any:
+    await _books("doubtful", side=side)
+
+
 async def _deposits(side: Side) -> Any:
     await side.market.deposit("person1@example.com", MICRO, f"by-{side.label}")
 
@@ -158,6 +167,8 @@ PAYMENTS: Mapping[str, Action] = {
     "returns an open page": _begins_page,
     "begins a page": _begins_first_page,
     "ends a payment without a page": _ends_unknown,
+    "gives a doubtful payment up": _gives_up,
+    "credits a doubtful payment": _credits_doubtful,
     "deposits by hand": _deposits,
     "buys a session": buys,
 }

@@ -538,10 +538,22 @@ def test_a_disk_that_is_full_costs_a_job_and_not_the_agent(
         assert job.reports[0][1]["kind"] == "host"
         assert "disk of the device is full" in job.reports[0][1]["reason"]
         filler = fill(folder)
+        until(lambda: "takes no work: the disk of the device is full" in agent.log, agent)
+        until(lambda: market.questions[-1]["capacity"]["slots"] == 0, agent)
         second = market.post("print(1)")
-        until(lambda: "not taken" in agent.log or "cannot be" in agent.log, agent)
         filler.unlink()
         until(lambda: second.outcome == "complete", agent)
+        assert "not taken" not in agent.log
+
+
+def test_a_job_that_cannot_be_recorded_is_not_taken(market: WorkerMarket, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", 24) as folder, worker_agent(folder, market) as agent:
+        agent.start()
+        until(lambda: market.questions, agent)
+        filler, job = fill(folder), market.post("print(1)")  # sooner than the next look at the disk
+        until(lambda: "not taken" in agent.log or "takes no work" in agent.log, agent)
+        filler.unlink()
+        until(lambda: job.outcome == "complete", agent)
 
 
 def test_without_consent_nothing_runs(agent: WorkerAgent) -> None:

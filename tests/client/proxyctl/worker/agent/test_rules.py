@@ -2,7 +2,7 @@ from datetime import UTC, datetime
 
 from support.base.cases import cases
 
-from proxyctl.worker.agent.rules import Readings, Rules
+from proxyctl.worker.agent.rules import RECORDS_BYTES, Readings, Rules
 from proxyctl.worker.base.record import When
 
 
@@ -25,6 +25,8 @@ def reason(when: When, readings: Readings, hour: int = 12) -> str:
         (When(), Readings(cpu_temp=90.5), "the processor has 90 degrees"),
         (When(cpu_temp_max=0), Readings(cpu_temp=120), ""),
         (When(), Readings(gpu_temp=88), "the GPU has 88 degrees"),
+        (When(), Readings(free_bytes=RECORDS_BYTES - 1), "the disk of the device is full"),
+        (When(), Readings(free_bytes=RECORDS_BYTES), ""),
     ],
 )
 def test_when_a_device_rests(when: When, readings: Readings, words: str) -> None:
