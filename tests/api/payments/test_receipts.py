@@ -1,5 +1,6 @@
 """Receipts over the API: their figures, their numbers and their pages."""
 
+import asyncio
 import re
 import zlib
 from collections.abc import AsyncIterator
@@ -12,9 +13,11 @@ from support.base.cases import cases
 from support.daemons.service import Service, running_in
 from support.payments import stripe_server
 from support.payments.stripe_server import KEY, SECRET, StripeServer
+from support.payments.taking import shop
 
+from api.payments import receipts
 from api.payments.pdf import MARGIN, PAGE_HEIGHT, Line, document, has_codes
-from api.payments.picture import picture_of
+from api.payments.picture import Picture, picture_of
 from api.site.look import Logo
 from market.payments.payments import ReceiptView
 from proxyd.loop import clock
@@ -138,6 +141,26 @@ def test_a_logo_is_drawn_on_white_and_small() -> None:
     for number, offset in enumerate(offsets, 1):
         assert written[offset:].startswith(b"%d 0 obj" % number)
     assert blue.pixels in written
+
+
+async def test_a_logo_is_decoded_once_for_many_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = list[Logo]()
+
+    def counted(logo: Logo) -> Picture | None:
+        decoded.append(logo)
+        return picture_of(logo)
+
+    monkeypatch.setattr(receipts, "picture_of", counted)
+    logo = tmp_path / "logo.png"
+    logo.write_bytes(png((2_048, 2_048), "red"))
+    async with shop(tmp_path, site={"logo": str(logo)}) as taking:
+        service, ada = taking.service, await taking.service.person()
+        path = f"/api/payments/{await taking.pay(ada)}/receipt.pdf"
+        found = await asyncio.gather(*(pdf(service, path, ada.token) for _ in range(8)))
+    assert {b"/P1 Do" in each for each in found} == {True}
+    assert len(decoded) == 1
 
 
 def test_a_logo_that_no_pdf_shows_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
