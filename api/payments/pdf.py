@@ -1,10 +1,10 @@
-"""A PDF of one page of text, in the fonts that each reader has, written without a library.
+"""A PDF of pages of text, in the fonts that each reader has, written without a library.
 
 Characters outside of Latin scripts have no sign in these fonts. Their code points are written
 instead, such as U+AC00, so no letter is lost (`has_codes`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from api.payments.picture import Picture
@@ -24,42 +24,54 @@ class Line(NamedTuple):
     is_bold: bool = False
 
 
-def page(title: str, lines: Iterable[Line], picture: Picture | None = None) -> bytes:
-    """Return a document with one page; lines that do not fit on it are left out.
+def document(title: str, lines: Iterable[Line], picture: Picture | None = None) -> bytes:
+    """Return a document; lines that do not fit on a page go on to the next one.
 
     Args:
         title: of the document.
         lines: the text.
-        picture: stands in the upper right corner.
+        picture: stands in the upper right corner of the first page.
     """
-    content = b"".join((_placed(picture), *_shown(_wrapped(lines))))
-    pictures = b"" if picture is None else b" /XObject << /P1 8 0 R >>"
-    fonts = b"<< /F1 5 0 R /F2 6 0 R >>"
     font = b"<< /Type /Font /Subtype /Type1 /BaseFont /%s /Encoding /WinAnsiEncoding >>"
-    objects = (
+    shared = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
-        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 %d %d] /Contents 4 0 R"
-        b" /Resources << /Font %s%s >> >>" % (PAGE_WIDTH, PAGE_HEIGHT, fonts, pictures),
-        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(content), content),
         font % b"Helvetica",
         font % b"Helvetica-Bold",
         b"<< /Title (%s) >>" % _text(title),
         *([] if picture is None else [_drawn(picture)]),
-    )
-    document = bytearray(b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n")
+    ]
+    pictures = b"" if picture is None else b" /XObject << /P1 6 0 R >>"
+    first, *others = _pages(_wrapped(lines))
+    contents = [_placed(picture) + first, *others]
+    numbers = range(len(shared) + 2, len(shared) + 2 + 2 * len(contents), 2)
+    pages = []
+    for number, content in zip(numbers, contents, strict=True):
+        pages += [
+            b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 %d %d] /Contents %d 0 R /Resources"
+            b" << /Font << /F1 3 0 R /F2 4 0 R >>%s >> >>"
+            % (PAGE_WIDTH, PAGE_HEIGHT, number + 1, pictures),
+            b"<< /Length %d >>\nstream\n%s\nendstream" % (len(content), content),
+        ]
+    kids = b" ".join(b"%d 0 R" % number for number in numbers)
+    tree = b"<< /Type /Pages /Kids [%s] /Count %d >>" % (kids, len(contents))
+    return _file([shared[0], tree, *shared[1:], *pages])
+
+
+def _file(objects: Sequence[bytes]) -> bytes:
+    """Return the file of objects: the first is the catalogue, and the fifth has the title."""
+    written = bytearray(b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n")
     offsets = []
     for number, body in enumerate(objects, 1):
-        offsets.append(len(document))
-        document += b"%d 0 obj\n%s\nendobj\n" % (number, body)
-    table = len(document)
-    document += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
-    document += b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
-    document += b"trailer\n<< /Size %d /Root 1 0 R /Info 7 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (
+        offsets.append(len(written))
+        written += b"%d 0 obj\n%s\nendobj\n" % (number, body)
+    table = len(written)
+    written += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
+    written += b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
+    written += b"trailer\n<< /Size %d /Root 1 0 R /Info 5 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (
         len(objects) + 1,
         table,
     )
-    return bytes(document)
+    return bytes(written)
 
 
 def has_codes(text: str) -> bool:
@@ -93,21 +105,19 @@ def _wrapped(lines: Iterable[Line]) -> Iterable[Line]:
             yield line._replace(text=text[at : at + LINE_MAX_CHARACTERS])
 
 
-def _shown(lines: Iterable[Line]) -> Iterable[bytes]:
-    """Yield the operators that write the lines, from the top of the page down."""
-    height = float(PAGE_HEIGHT - MARGIN)
+def _pages(lines: Iterable[Line]) -> list[bytes]:
+    """Return the operators that write the lines, from the top of each page down, by the page."""
+    pages, height = [bytearray()], float(PAGE_HEIGHT - MARGIN)
     for line in lines:
         height -= line.size * LEADING
         if height < MARGIN:
-            return
+            pages.append(bytearray())
+            height = PAGE_HEIGHT - MARGIN - line.size * LEADING
         if line.text:
-            yield b"BT /F%d %d Tf %d %.1f Td (%s) Tj ET\n" % (
-                2 if line.is_bold else 1,
-                line.size,
-                MARGIN,
-                height,
-                _text(line.text),
-            )
+            font = 2 if line.is_bold else 1
+            where = (font, line.size, MARGIN, height, _text(line.text))
+            pages[-1] += b"BT /F%d %d Tf %d %.1f Td (%s) Tj ET\n" % where
+    return [bytes(each) for each in pages]
 
 
 def _text(text: str) -> bytes:

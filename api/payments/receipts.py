@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from api.http.identifiers import in_path
 from api.payments.particulars import BuyerItem
-from api.payments.pdf import Line, has_codes, page
+from api.payments.pdf import Line, document, has_codes
 from api.payments.picture import Picture, picture_of
 from api.routing.codec import money
 from api.routing.in_memory import InMemory
@@ -73,6 +73,8 @@ class ReceiptRoutes:
     def __init__(self, payments: Payments, logo: Logo | None = None) -> None:
         self._payments = payments
         self._logo = logo
+        self._decoding = asyncio.Lock()
+        self._picture: Picture | None = None
         self._tag = "" if logo is None else f"-{logo.digest}"
 
     def table(self) -> list[Route]:
@@ -117,10 +119,10 @@ class ReceiptRoutes:
     async def download(self, call: Call[Nothing, Any]) -> Download:
         """Return the receipt of a payment of the caller as a PDF."""
         item = _item(await self._find(call))
-        document = page(f"{_kind(item)} {item.number}", _lines(item), await self._picture())
+        written = document(f"{_kind(item)} {item.number}", _lines(item), await self._drawn())
         name = f"{_kind(item).lower()}-{item.number}"
         tag = name + self._tag
-        return Download(name=f"{name}.pdf", etag=tag, content=InMemory(document))
+        return Download(name=f"{name}.pdf", etag=tag, content=InMemory(written))
 
     async def download_note(self, call: Call[Nothing, Any]) -> Download:
         """Return the credit note of a refund of the caller's payment as a PDF."""
@@ -130,14 +132,22 @@ class ReceiptRoutes:
         if note is None:
             raise MarketError(Code.CREDIT_NOTE_NOT_FOUND)
         lines = _lines(item, note)
-        document = page(f"Credit note {note.number}", lines, await self._picture())
+        written = document(f"Credit note {note.number}", lines, await self._drawn())
         name = f"credit-note-{note.number}"
         tag = (f"{name}-cancelled" if note.is_cancelled else name) + self._tag
-        return Download(name=f"{name}.pdf", etag=tag, content=InMemory(document))
+        return Download(name=f"{name}.pdf", etag=tag, content=InMemory(written))
 
-    async def _picture(self) -> Picture | None:
-        """Return the logo; it is decoded in a thread for each document, so none waits in memory."""
-        return None if self._logo is None else await asyncio.to_thread(picture_of, self._logo)
+    async def _drawn(self) -> Picture | None:
+        """Return the logo; it is decoded in a thread once, so no requests decode it side by side.
+
+        It takes up to 50 MB meanwhile, and at most 230 KB from then on.
+        """
+        if self._logo is None:
+            return None
+        async with self._decoding:
+            if self._picture is None:
+                self._picture = await asyncio.to_thread(picture_of, self._logo)
+        return self._picture
 
     async def _find(self, call: Call[Nothing, Any]) -> ReceiptView:
         payment_id = in_path(call.path["payment_id"], Code.PAYMENT_NOT_FOUND)

@@ -42,6 +42,9 @@ REASON_MAX_CHARACTERS = 2_000
 EXPIRE_MAX_REVIEWS = 100  # in one sweep; the next sweep follows soon
 DISPUTES_MAX = 1_000  # more than an operator reads in one sitting
 
+# A worker gets no second e-mail about disputes in this time: buyers must not fill a mailbox.
+LETTER_PAUSE_SECONDS = 3_600
+
 _logger = logging.getLogger("reviews")
 
 
@@ -165,6 +168,9 @@ class Reviews:
         event = JobDisputed(job_id)
         await record_all(tx, self._context, [NewEvent(worker, event, job_id) for worker in workers])
         for worker in workers:
+            since = now - LETTER_PAUSE_SECONDS
+            if await queries.was_disputed(tx, worker, since, but=job_id):
+                continue
             name = f"job disputed:{job_id}:{worker}"
             await self._letters.put(tx, worker, name, partial(job_disputed, job_id=job_id))
 

@@ -87,6 +87,8 @@ def _check_png(body: bytes) -> None:
         check = body[at + 8 + length : at + 12 + length]
         if len(check) != 4 or int.from_bytes(check) != zlib.crc32(kind + data):
             raise ValueError("is a damaged PNG")
+        if kind in kinds and kind == b"IHDR":  # a decoder may take the sides of the last one
+            raise ValueError("is a PNG with two headers")
         if not kinds:
             sides = (int.from_bytes(data[0:4]), int.from_bytes(data[4:8]))
             if kind != b"IHDR" or not all(1 <= side <= PNG_MAX_PIXELS for side in sides):

@@ -1,4 +1,4 @@
-"""Whether an SQLite file has room for writes, as its last writes and its disk say."""
+"""Whether an SQLite file has room for writes, as its refused writes and its disk say."""
 
 import os
 from collections import Counter
@@ -8,8 +8,8 @@ from pathlib import Path
 from storage.engines.errors import Cause, UnavailableError
 from storage.engines.health import Health
 
-# An idle daemon writes nothing that would show the end of a full disk. So room for some commits on
-# the disk ends the trouble as well.
+# Only room for some commits on the disk ends the trouble: an idle daemon writes nothing that would
+# show it.
 ROOM_BYTES = 1024 * 1024
 
 
@@ -26,10 +26,13 @@ class WriteRoom:
         self._is_full = False
 
     def note(self, errors: Iterable[Exception | None]) -> None:
-        """Note the outcomes of a group of units: the error of each, or None."""
+        """Note the outcomes of a group of units: the error of each, or None.
+
+        Success is no sign of room: a unit that changes nothing succeeds on a full disk as well.
+        """
         causes = [each.cause for each in errors if isinstance(each, UnavailableError)]
         self._failures.update(causes)
-        self._is_full = Cause.FULL in causes
+        self._is_full |= Cause.FULL in causes
 
     def health(self) -> Health:
         """Return the state of the file."""

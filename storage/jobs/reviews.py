@@ -103,6 +103,23 @@ async def dispute(tx: Transaction, job_id: str, *, reason: str, now: int) -> boo
     return row_count > 0
 
 
+async def was_disputed(tx: Transaction, user_id: str, since: int, *, but: str) -> bool:
+    """Return whether a worker's pay for another job than `but` is disputed since a time."""
+    found = await tx.one(
+        int,
+        """
+        SELECT 1 FROM job_reviews
+        WHERE user_id = :user_id AND disputed_at IS NOT NULL AND disputed_at > :since
+            AND job_id <> :but
+        LIMIT 1
+        """,
+        user_id=user_id,
+        since=since,
+        but=but,
+    )
+    return found is not None
+
+
 async def resolve(
     tx: Transaction,
     before: ReviewRow,

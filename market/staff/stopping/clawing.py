@@ -4,14 +4,16 @@ from functools import partial
 
 from msgspec import Struct
 
+from market.base.errors import Code, MarketError
 from market.events.context import Context
 from market.exits import payouts
 from market.staff.base.acts import DEVICE, Act, Changes, act, reason, require_name
-from market.staff.base.roles import Action, Author
+from market.staff.base.roles import Action, Author, Member
 from market.staff.stopping.stopping import change_exit
 from storage.engines.store import Transaction
 from storage.exits import exits as exit_queries
 from storage.exits.exits import ConsentRow
+from storage.staff.base import staff as staff_queries
 
 
 class ClawedBack(Struct, frozen=True):
@@ -42,7 +44,8 @@ async def claw_back(
         with_owner: whether all exits of its owner are clawed back.
 
     Raises:
-        MarketError: `not_permitted`, `invalid_field`; `token_not_found`, if it was never an exit.
+        MarketError: `not_permitted`, also if an account of the author gets money back;
+            `invalid_field`; `token_not_found`, if it was never an exit.
     """
     require_name(device_id)
     text, first = reason(why), device_id.lower()
@@ -51,7 +54,7 @@ async def claw_back(
     total = ClawedBack(tuple(found or [first]))
     for each in total.devices:
         event = ConsentRow(context.identifiers.new(), each, "barred", "", text.body, context.now())
-        bar = partial(payouts.bar, event=event)
+        bar = partial(_bar, author=author, event=event)
         barred = await change_exit(
             context, author, Action.DEVICE_CLAW_BACK, each, why, bar, is_barred=True
         )
@@ -64,6 +67,15 @@ async def claw_back(
             total.refunded + done.refunded,
         )
     return total
+
+
+async def _bar(tx: Transaction, author: Author, event: ConsentRow) -> None:
+    if isinstance(author, Member) and await staff_queries.bought_through(
+        tx, author.staff_id, event.device_id
+    ):
+        message = "You would get money back for an account of your own; another member has to "
+        raise MarketError(Code.NOT_PERMITTED, f"{message}do this.")
+    await payouts.bar(tx, event)
 
 
 async def _record(

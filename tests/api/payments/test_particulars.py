@@ -44,6 +44,21 @@ async def test_a_document_with_particulars_is_an_invoice(tmp_path: Path) -> None
         assert (bad.code, bad.field) == ("invalid_field", "country")
 
 
+async def test_the_longest_particulars_hide_no_amount(tmp_path: Path) -> None:
+    """Letters outside of Latin scripts are written as numbers, so they take many lines."""
+    letter = "\N{SQUARED CJK UNIFIED IDEOGRAPH-624B}"
+    async with shop(tmp_path) as taking:
+        service, ada = taking.service, await taking.service.person()
+        longest = {"name": letter * 100, "address": [letter * 80] * 4, "country": "JP"}
+        await service.call("PUT", PATH, longest, token=ada.token)
+        path = f"/api/payments/{await taking.pay(ada)}"
+        await service.call("POST", f"{path}/refund", {"amount_usd": 3}, token=ada.token)
+        invoice = await _file(service.url + f"{path}/receipt.pdf", ada.token, taking)
+        note = await _file(service.url + f"{path}/credit-notes/1", ada.token, taking)
+        assert b"(Total paid: 20.00 USD) Tj" in invoice
+        assert b"(Total returned: 3.00 USD) Tj" in note
+
+
 async def _file(url: str, token: str, taking: Shop) -> bytes:
     headers = {"Authorization": f"Bearer {token}"}
     async with taking.service.http.get(url, headers=headers) as response:

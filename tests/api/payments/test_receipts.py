@@ -1,5 +1,6 @@
 """Receipts over the API: their figures, their numbers and their pages."""
 
+import asyncio
 import re
 import zlib
 from collections.abc import AsyncIterator
@@ -12,9 +13,11 @@ from support.base.cases import cases
 from support.daemons.service import Service, running_in
 from support.payments import stripe_server
 from support.payments.stripe_server import KEY, SECRET, StripeServer
+from support.payments.taking import shop
 
-from api.payments.pdf import MARGIN, PAGE_HEIGHT, Line, has_codes, page
-from api.payments.picture import picture_of
+from api.payments import receipts
+from api.payments.pdf import MARGIN, PAGE_HEIGHT, Line, document, has_codes
+from api.payments.picture import Picture, picture_of
 from api.site.look import Logo
 from market.payments.payments import ReceiptView
 from proxyd.loop import clock
@@ -93,23 +96,26 @@ async def pdf(service: Service, path: str, token: str) -> bytes:
         return await response.read()
 
 
-def test_a_page_is_a_document_whose_table_names_each_object() -> None:
+def test_a_file_has_a_table_of_its_objects_and_all_lines_on_its_pages() -> None:
     lines = [Line("a (b) \\ ü \N{HANGUL SYLLABLE GA}\n", 12), *[Line("x")] * 200]
-    document = page("Receipt 1", lines)
-    assert b"(a \\(b\\) \\\\ \xfc <U+AC00> ) Tj" in document
+    written = document("Receipt 1", lines)
+    assert b"(a \\(b\\) \\\\ \xfc <U+AC00> ) Tj" in written
     name = "\N{HANGUL SYLLABLE GA}" * 40
-    long = b"".join(re.findall(rb"\((.*)\) Tj", page("Receipt 1", [Line(name)])))
+    long = b"".join(re.findall(rb"\((.*)\) Tj", document("Receipt 1", [Line(name)])))
     assert long == b"<U+AC00>" * 40  # in several lines, and no letter is lost
     assert (has_codes(name), has_codes("Zoë Müller, 5 €")) == (True, False)
-    table = int(re.findall(rb"startxref\n(\d+)\n", document)[0])
-    assert document[table : table + 4] == b"xref"
-    offsets = [int(each) for each in re.findall(rb"(\d{10}) 00000 n", document)]
+    table = int(re.findall(rb"startxref\n(\d+)\n", written)[0])
+    assert written[table : table + 4] == b"xref"
+    offsets = [int(each) for each in re.findall(rb"(\d{10}) 00000 n", written)]
     for number, offset in enumerate(offsets, 1):
-        assert document[offset:].startswith(b"%d 0 obj" % number)
-    (length,) = re.findall(rb"/Length (\d+)", document)
-    content = document.split(b"stream\n")[1].removesuffix(b"\nend")
-    assert len(content) == int(length)
-    assert content.count(b"Tj") < (PAGE_HEIGHT - MARGIN) / 15
+        assert written[offset:].startswith(b"%d 0 obj" % number)
+    contents = re.findall(rb"\nstream\n(.*?)\nendstream", written, re.DOTALL)
+    lengths = [int(each) for each in re.findall(rb"/Length (\d+)", written)]
+    assert [len(each) for each in contents] == lengths
+    assert max(each.count(b"Tj") for each in contents) < (PAGE_HEIGHT - MARGIN) / 15
+    assert b"".join(contents).count(b"(x) Tj") == 200
+    kids = re.findall(rb"/Kids \[(.*?)\] /Count %d >>" % len(contents), written)[0]
+    assert re.findall(rb"(\d+) 0 obj\n<< /Type /Page /", written) == re.findall(rb"(\d+) 0 R", kids)
 
 
 def png(size: tuple[int, int], colour: str | tuple[int, ...]) -> bytes:
@@ -128,13 +134,33 @@ def test_a_logo_is_drawn_on_white_and_small() -> None:
     assert blue is not None
     assert (blue.width, blue.height) == (160, 160)
     assert zlib.decompress(blue.pixels)[:3] == b"\x00\x00\xff"
-    document = page("Receipt 1", [Line("x")], blue)
-    assert b"q 40.00 0 0 40.00 499.00 746.00 cm /P1 Do Q\n" in document
-    offsets = [int(each) for each in re.findall(rb"(\d{10}) 00000 n", document)]
+    written = document("Receipt 1", [Line("x")], blue)
+    assert b"q 40.00 0 0 40.00 499.00 746.00 cm /P1 Do Q\n" in written
+    offsets = [int(each) for each in re.findall(rb"(\d{10}) 00000 n", written)]
     assert len(offsets) == 8
     for number, offset in enumerate(offsets, 1):
-        assert document[offset:].startswith(b"%d 0 obj" % number)
-    assert blue.pixels in document
+        assert written[offset:].startswith(b"%d 0 obj" % number)
+    assert blue.pixels in written
+
+
+async def test_a_logo_is_decoded_once_for_many_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = list[Logo]()
+
+    def counted(logo: Logo) -> Picture | None:
+        decoded.append(logo)
+        return picture_of(logo)
+
+    monkeypatch.setattr(receipts, "picture_of", counted)
+    logo = tmp_path / "logo.png"
+    logo.write_bytes(png((2_048, 2_048), "red"))
+    async with shop(tmp_path, site={"logo": str(logo)}) as taking:
+        service, ada = taking.service, await taking.service.person()
+        path = f"/api/payments/{await taking.pay(ada)}/receipt.pdf"
+        found = await asyncio.gather(*(pdf(service, path, ada.token) for _ in range(8)))
+    assert {b"/P1 Do" in each for each in found} == {True}
+    assert len(decoded) == 1
 
 
 def test_a_logo_that_no_pdf_shows_is_left_out(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,6 +15,7 @@ from support.market.staff import ROOT
 from market.base.errors import Code
 from market.base.states import ReviewStatus
 from market.erasure import erasing
+from market.jobs.reviews import LETTER_PAUSE_SECONDS
 from market.staff.cases.base import Kind
 from market.staff.money import judging
 from storage.devices.devices import DeviceRow
@@ -86,6 +87,19 @@ async def test_the_workers_of_a_disputed_job_are_told_once(market: Market) -> No
     assert await said(market, buyer, "job.disputed") == []
     assert await letters_named(market, f"job disputed:{job_id}:{worker}") == 1
     assert "empty" not in str(await said(market, worker, "job.disputed"))
+
+
+@pytest.mark.both_engines
+async def test_many_disputes_of_an_hour_are_one_letter(market: Market) -> None:
+    buyer, worker = await market.person(credit="40"), await market.person()
+    await verify(market, worker)
+    jobs = list[str]()
+    for pause in (0, 60, LETTER_PAUSE_SECONDS - 61, LETTER_PAUSE_SECONDS):
+        market.clock.now += pause
+        jobs.append((await disputed(market, buyer, worker))[0])
+    letters = [await letters_named(market, f"job disputed:{each}:{worker}") for each in jobs]
+    assert letters == [1, 0, 0, 1]
+    assert len(await said(market, worker, "job.disputed")) == len(jobs)
 
 
 async def test_a_buyer_is_not_told_about_a_dispute_of_an_own_device(market: Market) -> None:

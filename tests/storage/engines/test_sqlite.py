@@ -29,6 +29,10 @@ async def insert(tx: Transaction, number: int) -> None:
     )
 
 
+async def refused(tx: Transaction) -> None:
+    raise ZeroDivisionError
+
+
 async def count(tx: Transaction) -> int:
     found = await tx.one(int, "SELECT COUNT(*) FROM schema_versions WHERE name = 'x'")
     return found or 0
@@ -255,6 +259,10 @@ async def test_a_full_disk_is_trouble_until_there_is_room_again(tmp_path: Path) 
                     break
             assert [each.cause for each in errors] == [Cause.FULL]
             assert (store.health().trouble, store.health().failures) == (Cause.FULL, {"full": 1})
+            with pytest.raises(ZeroDivisionError):
+                await store.write(refused)
+            await store.write(count)  # writes nothing, so it succeeds
+            assert store.health().trouble is Cause.FULL
             filler.unlink()
             assert store.health().trouble is None  # without a write
         finally:

@@ -14,6 +14,7 @@ from market.money.money import GB
 from market.staff.audit import audit_all
 from market.staff.base.roles import Role
 from market.staff.finding import history
+from market.staff.members import accounts
 from market.staff.stopping import clawing
 from market.staff.stopping.clawing import ClawedBack
 
@@ -61,3 +62,19 @@ async def test_only_operators_claw_back_and_only_an_exit(market: Market) -> None
         assert await refusal(unknown) is Code.TOKEN_NOT_FOUND
     [exit_] = await market.exits.page(made.owner, before="", limit=9)
     assert exit_.state != "barred"
+
+
+@pytest.mark.both_engines
+async def test_nobody_claws_back_for_an_account_of_their_own(market: Market) -> None:
+    made, session = await exit_device(market), await through(market)
+    await session.report(GB, (made, GB))
+    await session.end()
+    first, second = [acting(await member(market, Role.OPERATOR, each)) for each in "ab"]
+    await accounts.declare(market.context, first, first.staff_id, session.buyer, "mine")
+    before = await available(market, session.buyer)
+    own = clawing.claw_back(market.context, first, made.id, "injects")
+    assert await refusal(own) is Code.NOT_PERMITTED
+    [exit_] = await market.exits.page(made.owner, before="", limit=9)
+    assert exit_.state != "barred"
+    assert (await clawing.claw_back(market.context, second, made.id, "injects")).earnings == 1
+    assert await available(market, session.buyer) > before
