@@ -1,5 +1,6 @@
 """Receipts over the API: their figures, their numbers and their pages."""
 
+import asyncio
 import re
 import zlib
 from collections.abc import AsyncIterator
@@ -13,8 +14,9 @@ from support.daemons.service import Service, running_in
 from support.payments import stripe_server
 from support.payments.stripe_server import KEY, SECRET, StripeServer
 
+from api.payments import receipts
 from api.payments.pdf import MARGIN, PAGE_HEIGHT, Line, has_codes, page
-from api.payments.picture import picture_of
+from api.payments.picture import Picture, picture_of
 from api.site.look import Logo
 from market.payments.payments import ReceiptView
 from proxyd.loop import clock
@@ -27,7 +29,16 @@ async def stripe() -> AsyncIterator[StripeServer]:
         yield server
 
 
-async def test_each_payment_has_a_numbered_receipt(tmp_path: Path, stripe: StripeServer) -> None:
+async def test_each_payment_has_a_numbered_receipt(
+    tmp_path: Path, stripe: StripeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[Logo] = []
+
+    def decode(logo: Logo) -> Picture | None:
+        decoded.append(logo)
+        return picture_of(logo)
+
+    monkeypatch.setattr(receipts, "picture_of", decode)
     payments = {
         "stripe_secret_key": KEY,
         "stripe_webhook_secret": SECRET,
@@ -57,11 +68,14 @@ async def test_each_payment_has_a_numbered_receipt(tmp_path: Path, stripe: Strip
             assert receipt["seller"] == ["Example (Ltd)", "1 Road"]
             foreign = await service.call("GET", f"{path}/receipt", token=eve.token)
             assert foreign.code == "payment_not_found"
-            document = await pdf(service, f"{path}/receipt.pdf", ada.token)
+            asked = [pdf(service, f"{path}/receipt.pdf", ada.token) for _ in range(4)]
+            document, *others = await asyncio.gather(*asked)
+            assert others == [document] * 3
             assert b"(Total paid: %.2f USD) Tj" % usd in document
             assert b"(Example \\(Ltd\\)) Tj" in document
             assert b"/Width 480 /Height 50 /ColorSpace /DeviceRGB" in document
         assert numbers == [1, 2]
+        assert len(decoded) == 1
         for usd in (3, 0.5):
             refund = {"amount_usd": usd}
             await service.call("POST", f"{path}/refund", refund, token=ada.token)
