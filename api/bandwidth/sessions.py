@@ -13,6 +13,7 @@ from api.routing.listing import Page, Timestamp, timestamp
 from api.routing.routes import Auth, Call, Nothing, Reply, Route
 from market.accounts.levels import Limited
 from market.accounts.scopes import Scope
+from market.accounts.suspensions import MAY_NOT_BUY
 from market.bandwidth.allowlist import ADDRESSES_MAX
 from market.bandwidth.sessions import (
     QUOTA_MAX_BYTES,
@@ -238,6 +239,7 @@ class BandwidthRoutes:
                 example={"gb": 0.5, "price_per_gb": 2},
                 idempotent=True,
                 errors=(
+                    *MAY_NOT_BUY,
                     Code.INSUFFICIENT_FUNDS,
                     Code.SPEND_LIMIT_REACHED,
                     Code.PRICE_BELOW_FLOOR,

@@ -22,6 +22,7 @@ from api.routing.codec import money
 from api.routing.listing import Listed, Page, Timestamp, timestamp
 from api.routing.routes import Call, Nothing, Reply, Route
 from market.accounts.scopes import Scope
+from market.accounts.suspensions import MAY_NOT_BUY
 from market.base.errors import Code
 from market.deploys.deploys import (
     COMMAND_MAX_CHARACTERS,
@@ -58,6 +59,7 @@ FIXED = {
     )
 }
 COST_ERRORS = (
+    *MAY_NOT_BUY,
     Code.INSUFFICIENT_FUNDS,
     Code.SPEND_LIMIT_REACHED,
     Code.TOO_MANY_JOBS,
@@ -317,6 +319,7 @@ class DeployRoutes:
                 },
                 idempotent=True,
                 errors=(
+                    *MAY_NOT_BUY,
                     Code.INSUFFICIENT_FUNDS,
                     Code.SPEND_LIMIT_REACHED,
                     Code.PAYLOAD_INVALID,
@@ -383,6 +386,7 @@ class DeployRoutes:
                 idempotent=True,
                 errors=(
                     *CHANGE_ERRORS,
+                    *MAY_NOT_BUY,
                     Code.REVISION_NOT_FOUND,
                     Code.PAYLOAD_INVALID,
                     Code.TOO_MUCH_JOB_TEXT,
@@ -396,7 +400,12 @@ class DeployRoutes:
                 RevisionReply,
                 scope=Scope.JOBS_WRITE,
                 idempotent=True,
-                errors=(*CHANGE_ERRORS, Code.PAYLOAD_INVALID, Code.TOO_MUCH_JOB_TEXT),
+                errors=(
+                    *CHANGE_ERRORS,
+                    *MAY_NOT_BUY,
+                    Code.PAYLOAD_INVALID,
+                    Code.TOO_MUCH_JOB_TEXT,
+                ),
             ),
             Route(
                 "GET",

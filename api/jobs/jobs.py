@@ -25,6 +25,7 @@ from api.routing.listing import Listed, Page, Timestamp, timestamp
 from api.routing.response_cache import Answers
 from api.routing.routes import Auth, Call, Nothing, Reply, Route
 from market.accounts.scopes import Scope
+from market.accounts.suspensions import MAY_NOT_BUY
 from market.attempts.attempts import Ending, FailureKind
 from market.base.errors import Code
 from market.base.networks import site
@@ -427,6 +428,7 @@ class JobRoutes:
                 },
                 idempotent=True,
                 errors=(
+                    *MAY_NOT_BUY,
                     Code.INSUFFICIENT_FUNDS,
                     Code.SPEND_LIMIT_REACHED,
                     Code.PAYLOAD_INVALID,
