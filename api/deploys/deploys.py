@@ -22,6 +22,7 @@ from api.routing.codec import money
 from api.routing.listing import Listed, Page, Timestamp, timestamp
 from api.routing.routes import PURCHASE_REFUSALS, Call, Nothing, Reply, Route
 from market.accounts.scopes import Scope
+from market.accounts.suspensions import MAY_NOT_BUY
 from market.base.errors import Code
 from market.deploys.deploys import (
     COMMAND_MAX_CHARACTERS,
@@ -381,6 +382,7 @@ class DeployRoutes:
                 idempotent=True,
                 errors=(
                     *CHANGE_ERRORS,
+                    *MAY_NOT_BUY,
                     Code.REVISION_NOT_FOUND,
                     Code.PAYLOAD_INVALID,
                     Code.TOO_MUCH_JOB_TEXT,
@@ -394,7 +396,12 @@ class DeployRoutes:
                 RevisionReply,
                 scope=Scope.JOBS_WRITE,
                 idempotent=True,
-                errors=(*CHANGE_ERRORS, Code.PAYLOAD_INVALID, Code.TOO_MUCH_JOB_TEXT),
+                errors=(
+                    *CHANGE_ERRORS,
+                    *MAY_NOT_BUY,
+                    Code.PAYLOAD_INVALID,
+                    Code.TOO_MUCH_JOB_TEXT,
+                ),
             ),
             Route(
                 "GET",

@@ -29,11 +29,11 @@ def picture_of(logo: Logo) -> Picture | None:
 
     It decodes up to 2,048 by 2,048 pixels, so it runs in a thread.
     """
+    if logo.content_type != "image/png":
+        return None
     # Here, so that a service without receipts does not wait for the library.
     from PIL import Image  # noqa: PLC0415
 
-    if logo.content_type != "image/png":
-        return None
     try:
         with Image.open(BytesIO(logo.body), formats=("PNG",)) as opened:
             drawn = opened.convert("RGBA")

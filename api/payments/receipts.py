@@ -68,7 +68,12 @@ class ReceiptReply(Reply, kw_only=True):
 
 
 class ReceiptRoutes:
-    """The routes of receipts."""
+    """The routes of receipts.
+
+    Args:
+        payments: have the receipts.
+        logo: is decoded for the first document, and kept small.
+    """
 
     def __init__(self, payments: Payments, logo: Logo | None = None) -> None:
         self._payments = payments

@@ -11,6 +11,7 @@ from api.http.errors import Transport
 from market.accounts.accounts import Caller
 from market.accounts.scopes import Scope
 from market.accounts.spending import Spender
+from market.accounts.suspensions import MAY_NOT_BUY
 from market.base.errors import Code
 from market.events.idempotency import KeyedRequest, Receipt
 from market.staff.base.callers import StaffCaller
@@ -20,8 +21,7 @@ from storage.devices.devices import DeviceRow
 
 # Refusals of each request that spends money.
 PURCHASE_REFUSALS = (
-    Code.ACCOUNT_CLOSED,
-    Code.ACCOUNT_RESTRICTED,
+    *MAY_NOT_BUY,
     Code.INSUFFICIENT_FUNDS,
     Code.SPEND_LIMIT_REACHED,
 )

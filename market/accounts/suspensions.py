@@ -9,6 +9,9 @@ from storage.accounts import suspensions as queries
 from storage.engines.store import Transaction
 from storage.payments import buyers
 
+# Refusals of `require_may_buy`, beside that of a suspended account.
+MAY_NOT_BUY = (Code.ACCOUNT_CLOSED, Code.ACCOUNT_RESTRICTED)
+
 
 class Part(StrEnum):
     """A part of an account that the service can suspend.

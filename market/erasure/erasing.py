@@ -155,7 +155,7 @@ async def _erase(tx: Transaction, context: Context, user: UserRow) -> None:
 async def _give_up_money(
     tx: Transaction, context: Context, user_id: str, most: Mapping[Currency, int] | None
 ) -> None:
-    """Move the money that a user waives to the house, `most` of each currency."""
+    """Move the money that a user waives to the house; more than `most` is refused."""
     for currency in Currency:
         account = ledger.available(user_id, currency)
         amount = await ledger_queries.balance(tx, account) or 0

@@ -93,7 +93,6 @@ _QUERIES = {
         f"NOT {_EARNING} AND NOT {_IN_OTHER_TERMS}", f"NOT {_IN_OTHER_TERMS}", "-"
     ),
 }
-TERMS = tuple(_QUERIES)
 
 
 async def page(
@@ -105,7 +104,7 @@ async def page(
         tx: the transaction.
         user_id: the user.
         currency: of the earnings.
-        term: one of `TERMS`.
+        term: one of `earned`, `available`, `held`, `in_payout`, `paid`, `fees`, `spent`.
         before: only lines older than this identifier; "" for the newest.
         limit: how many at most.
     """

@@ -1,5 +1,6 @@
 """Closing of accounts by the staff, and the record of their exports."""
 
+import json
 from collections.abc import Iterable
 
 from msgspec import structs
@@ -61,7 +62,8 @@ async def end_sessions_of_request(
 ) -> None:
     """End the sessions of a user before `author` approves the closing of the account.
 
-    Other requests end none.
+    Other requests end none. Nothing ends if the approval would be refused: if something else keeps
+    the account open, or if the user has more money than the request names.
 
     Raises:
         MarketError: as an approval; `account_not_empty`, with all that is open.
@@ -77,6 +79,7 @@ async def end_sessions_of_request(
         await _require_first(tx, author)
         await require_stranger(tx, author, row.user_id)
         await second_person.require_approvable(tx, context, author, row.id)
+        await waiving.require_within(tx, row.user_id, json.loads(row.payload))
         await require_empty(tx, row.user_id, context.now())
         return await active_sessions(tx, row.user_id)
 
@@ -166,7 +169,7 @@ class Closer:
                 `account_closed`.
         """
         await _lock(tx, new.user_id)
-        await waiving.require_within(tx, new)
+        await waiving.require_within(tx, new.user_id, new.payload)
         _closed, changes = await _close(tx, context, self._letters, new)
         return waiving.done(new), changes
 

@@ -16,6 +16,7 @@ from market.staff.money.approvals import (
     Amount,
     Limits,
     Outcome,
+    Payload,
     State,
     author_key,
     waived_by,
@@ -77,15 +78,15 @@ async def record(tx: Transaction, context: Context, author: Author, new: Amount)
     return changes
 
 
-async def require_within(tx: Transaction, new: Amount) -> None:
-    """Check that a user has no more money than an approved request gives up.
+async def require_within(tx: Transaction, user_id: str, payload: Payload) -> None:
+    """Check that a user has no more money than the payload of a request gives up.
 
     Raises:
         MarketError: `account_not_empty`.
     """
-    if new.payload["waives"]:
-        most = waived_by(new.payload)
-        for currency, amount in (await open_things.money(tx, new.user_id)).items():
+    if payload["waives"]:
+        most = waived_by(payload)
+        for currency, amount in (await open_things.money(tx, user_id)).items():
             require_at_most(Currency(currency), amount, most)
 
 

@@ -33,8 +33,9 @@ async def claw_back(
 ) -> ClawedBack:
     """Bar an exit, and reverse its unpaid earnings (`market.exits.payouts.claw_back`).
 
-    The log has a row for the bar, and one for the reversed earnings. A crash in between, or a
-    refusal, leaves earnings for a repetition.
+    The log has a row for the bar, and then one for the reversed earnings. A crash after the bar
+    leaves earnings for a repetition. After the reversals it loses the second row, and only the
+    ledger has the sums.
 
     Args:
         context: the store, identifiers and the time.

@@ -14,6 +14,15 @@ from proxyd.loop import clock
 from storage.engines.store import Transaction
 
 PATH = "/api/payments"
+JOB = {"title": "a sum", "job_type": "training", "price_credit": 1, "duration_hrs": 1}
+DEPLOY = {
+    "job_name": "a model",
+    "job_type": "Training",
+    "gpu_model": "T4",
+    "image": "web:1",
+    "payment_type": "credit",
+    "strategy": {"min_ready_s": 5},
+}
 
 
 @pytest.fixture
@@ -114,19 +123,31 @@ async def test_an_unspent_part_goes_back_to_the_card(
 async def test_a_dispute_freezes_the_rest_and_its_loss_is_a_debt(
     service: Service, stripe: StripeServer
 ) -> None:
-    ada = await service.person()
+    ada = await service.person(credit="1000")
     payment_id = await paid(service, stripe, ada)
     await service.buy(ada, quota=8 * 10**9)
+    made = await service.call("POST", "/api/deploy/job", DEPLOY, token=ada.token)
+    deploy = f"/api/deploy/job/{made.body['job_id']}"
+    revised = await service.call("POST", f"{deploy}/revision", {"image": "b"}, token=ada.token)
+    assert revised.body["ok"]
     session_id = stripe.session_of(payment_id)
     dispute = stripe.disputes[stripe.dispute(session_id)]
     await notified(service, stripe, "charge.dispute.created", dispute)
     assert await balance(service, ada) == 0
     refused = await service.call("POST", PATH, {"amount_usd": 20}, token=ada.token)
     assert refused.code == "account_restricted"
-    bought = await service.call(
-        "POST", "/api/bandwidth/create", {"gb": 0.1, "price_per_gb": 1}, token=ada.token
+    wants = (
+        ("/api/bandwidth/create", {"gb": 0.1, "price_per_gb": 1}),
+        ("/api/jobs", JOB),
+        ("/api/deploy/job", DEPLOY),
+        (f"{deploy}/revision", {"image": "another"}),
+        (f"{deploy}/scale", {"replicas": 2}),
+        (f"{deploy}/restart", None),
+        (f"{deploy}/rollback", {"revision": 1}),
     )
-    assert bought.code == "account_restricted"
+    for path, body in wants:  # `call` checks that the document declares the refusal
+        bought = await service.call("POST", path, body, token=ada.token)
+        assert (path, bought.code) == (path, "account_restricted")
     dispute["status"] = "lost"
     await notified(service, stripe, "charge.dispute.closed", dispute)
     offer = (await service.call("GET", f"{PATH}/offer", token=ada.token)).body

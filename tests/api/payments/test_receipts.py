@@ -30,7 +30,16 @@ async def stripe() -> AsyncIterator[StripeServer]:
         yield server
 
 
-async def test_each_payment_has_a_numbered_receipt(tmp_path: Path, stripe: StripeServer) -> None:
+async def test_each_payment_has_a_numbered_receipt(
+    tmp_path: Path, stripe: StripeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[Logo] = []
+
+    def decode(logo: Logo) -> Picture | None:
+        decoded.append(logo)
+        return picture_of(logo)
+
+    monkeypatch.setattr(receipts, "picture_of", decode)
     payments = {
         "stripe_secret_key": KEY,
         "stripe_webhook_secret": SECRET,
@@ -60,11 +69,14 @@ async def test_each_payment_has_a_numbered_receipt(tmp_path: Path, stripe: Strip
             assert receipt["seller"] == ["Example (Ltd)", "1 Road"]
             foreign = await service.call("GET", f"{path}/receipt", token=eve.token)
             assert foreign.code == "payment_not_found"
-            document = await pdf(service, f"{path}/receipt.pdf", ada.token)
+            asked = [pdf(service, f"{path}/receipt.pdf", ada.token) for _ in range(4)]
+            document, *others = await asyncio.gather(*asked)
+            assert others == [document] * 3
             assert b"(Total paid: %.2f USD) Tj" % usd in document
             assert b"(Example \\(Ltd\\)) Tj" in document
             assert b"/Width 480 /Height 50 /ColorSpace /DeviceRGB" in document
         assert numbers == [1, 2]
+        assert len(decoded) == 1
         for usd in (3, 0.5):
             refund = {"amount_usd": usd}
             await service.call("POST", f"{path}/refund", refund, token=ada.token)

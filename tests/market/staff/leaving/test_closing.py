@@ -12,7 +12,7 @@ from support.market.staff_money import LIMITS
 
 from market.base.errors import Code
 from market.erasure.closing import Closed
-from market.money.money import Currency
+from market.money.money import GB, Currency
 from market.staff.audit import audit_all
 from market.staff.base.roles import Author, Machine, Role
 from market.staff.finding import history
@@ -22,6 +22,7 @@ from market.staff.money import approvals, money, second_person
 from market.staff.money.approvals import Outcome, State
 from market.staff.money.second_person_limit import WINDOW_SECONDS
 from storage.accounts import closures
+from storage.erasure.open_things import active_sessions
 
 ASKER, SECOND = Machine("olga"), Machine("igor")
 
@@ -131,17 +132,20 @@ async def test_slices_of_given_up_money_pass_no_limit(market: Market) -> None:
 
 async def test_an_approval_gives_up_no_more_than_was_asked(market: Market) -> None:
     user = await market.person(usd="60")
+    bought = await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)
     asked = await close(market, ASKER, user)
     assert isinstance(asked, Outcome)
     await market.deposit("person1@example.com", 1)
     assert await refusal(approve(market, SECOND, asked.id)) is Code.ACCOUNT_NOT_EMPTY
     assert not await is_closed(market, user)
+    assert await market.store.read(active_sessions, user) == [bought.session_id]
     newer = await close(market, ASKER, user)
     assert isinstance(newer, Outcome)
     assert newer.id != asked.id
     assert await refusal(approve(market, SECOND, asked.id)) is Code.APPROVAL_OVER
     await approve(market, SECOND, newer.id)
     assert await is_closed(market, user)
+    assert await market.store.read(active_sessions, user) == []
     assert (await audit_all(market.store)).passed
 
 
