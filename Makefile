@@ -122,10 +122,10 @@ worker: $(STAMP)
 		--unless-agreed --max-jobs 4 $(LENT)
 	@$(PROXYCTL) worker run --folder var/$(DEMO)-worker
 
-# The number of test processes: four more than the machine has cores, up to PROCESSES, because a test waits two thirds
+# The number of test processes: six more than the machine has cores, up to PROCESSES, because a test waits two thirds
 # of its time, for a timeout or another process. Each has its own PostgreSQL.
-PROCESSES ?= 6
-WORKERS = $(shell cores=$$(nproc) && echo $$((cores + 4 < $(PROCESSES) ? cores + 4 : $(PROCESSES))))
+PROCESSES ?= 8
+WORKERS = $(shell cores=$$(nproc) && echo $$((cores + 6 < $(PROCESSES) ? cores + 6 : $(PROCESSES))))
 
 # Python keeps the compiled modules of product and tests, also where the environment forbids it: to compile them takes
 # twenty seconds of processor time in each run, and the processes of the tests do so again.

@@ -213,16 +213,17 @@ class Asking:
                 return
 
     async def _complete(self, question: Question, deadline: float) -> ModelText:
+        seconds = _left(deadline)
         try:
             async with asyncio.timeout_at(deadline):
-                return await self._model.complete(question, deadline - _clock())
+                return await self._model.complete(question, seconds)
         except TimeoutError as error:
             raise ModelError("it took too long", is_final=True) from error
 
     async def _pieces(self, question: Question, deadline: float) -> AsyncGenerator[ModelText, None]:
         """Yield pieces; the time limit is around each `anext`, never around a `yield`."""
         length, most = 0, self._policy.reply_max_characters
-        async with aclosing(self._model.stream(question, deadline - _clock())) as pieces:
+        async with aclosing(self._model.stream(question, _left(deadline))) as pieces:
             while True:
                 try:
                     async with asyncio.timeout_at(deadline):
@@ -248,6 +249,18 @@ class Asking:
             raise error
         await asyncio.sleep(pause)
         return replace(question, schema=None) if error.without_schema else question
+
+
+def _left(deadline: float) -> float:
+    """Return the seconds until a deadline: a slot may have come free just at the end of the wait.
+
+    Raises:
+        ModelError: it has passed.
+    """
+    seconds = deadline - _clock()
+    if seconds <= 0:
+        raise ModelError("it took too long", is_final=True)
+    return seconds
 
 
 def _clock() -> float:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.clients.staff import staffed
-from support.console.axe import faults
+from support.console.axe import faults, needs_axe
 from support.console.browser import Visit
 from support.console.console import PASSWORD, opened
 from support.daemons.service import Service, running_in
@@ -211,6 +211,7 @@ async def test_an_account_is_exported_and_closed(service: Service, visit: Visit)
     await tab.until_text("This login has opened it again.", "#toasts")
 
 
+@needs_axe
 async def test_a_suspended_user_reads_the_acts_of_the_staff(tmp_path: Path, visit: Visit) -> None:
     async with staffed(tmp_path) as staff:
         person, other = await staff.service.person(usd="5"), await staff.service.person()

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from support.clients.staff import StaffApi, staffed
-from support.console.axe import faults
+from support.console.axe import faults, needs_axe
 from support.console.browser import Tab, Visit, needs_chromium
 from support.market.payment_rows import payment_row
 from support.market.staff import FACTORS, PASSWORD, ROOT, code_at
@@ -47,6 +47,7 @@ async def act_in_row(tab: Tab, words: str, result: str) -> None:
 
 
 @needs_chromium
+@needs_axe
 async def test_a_member_finds_a_user_writes_a_note_and_suspends(
     tmp_path: Path, visit: Visit
 ) -> None:
@@ -113,6 +114,7 @@ async def test_the_pages_have_a_strict_policy_and_no_secret(tmp_path: Path) -> N
 
 
 @needs_chromium
+@needs_axe
 async def test_an_operator_cancels_a_job_and_sees_the_open_problems_of_its_buyer(
     tmp_path: Path, visit: Visit
 ) -> None:
@@ -146,6 +148,7 @@ async def test_an_operator_cancels_a_job_and_sees_the_open_problems_of_its_buyer
 
 
 @needs_chromium
+@needs_axe
 async def test_an_operator_administers_members_keys_and_rescues(
     tmp_path: Path, visit: Visit
 ) -> None:
@@ -192,6 +195,7 @@ async def test_an_operator_administers_members_keys_and_rescues(
 
 
 @needs_chromium
+@needs_axe
 async def test_a_member_changes_the_own_password(tmp_path: Path, visit: Visit) -> None:
     async with staffed(tmp_path) as staff:
         person = await staff.service.person()
@@ -216,6 +220,7 @@ async def test_a_member_changes_the_own_password(tmp_path: Path, visit: Visit) -
 
 
 @needs_chromium
+@needs_axe
 async def test_a_payout_and_a_doubtful_payment_are_decided(tmp_path: Path, visit: Visit) -> None:
     async with staffed(tmp_path) as staff:
         market = staff.service.daemon.market
@@ -256,6 +261,7 @@ async def test_a_payout_and_a_doubtful_payment_are_decided(tmp_path: Path, visit
 
 
 @needs_chromium
+@needs_axe
 async def test_an_account_is_closed_and_erased_by_two_operators_and_a_text_published(
     tmp_path: Path, visit: Visit
 ) -> None:

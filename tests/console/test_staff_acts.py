@@ -10,7 +10,7 @@ from support.base.brief import brief
 from support.base.waiting import until, until_true
 from support.clients.socks import Client
 from support.clients.staff import StaffApi, staffed
-from support.console.axe import faults
+from support.console.axe import faults, needs_axe
 from support.console.browser import Tab, Visit, needs_chromium
 from support.console.console import opened
 from support.exits.canaries import EVIL, answer, saying, serving_pages
@@ -26,7 +26,11 @@ from storage.engines.store import Transaction
 from tests.api.jobs.test_reviews import say, wallet
 from tests.api.staff.test_jobs import disputed, left_files
 
-pytestmark = [needs_chromium, pytest.mark.parametrize("engine", brief(["sqlite", "postgres"]))]
+pytestmark = [
+    needs_chromium,
+    needs_axe,
+    pytest.mark.parametrize("engine", brief(["sqlite", "postgres"])),
+]
 WHY = "asked by letter 12"
 
 

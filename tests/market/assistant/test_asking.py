@@ -170,6 +170,15 @@ async def test_too_many_waiting_callers_are_turned_away_and_the_operator_is_noti
     }
 
 
+async def test_a_call_that_is_free_too_late_is_not_made() -> None:
+    model = ScriptedModel("yes")
+    made = asking(model, seconds=-1)
+    for asked in (ask(made), pieces(made)):
+        with pytest.raises(ModelError, match="too long"):
+            await asked
+    assert not model.asked
+
+
 async def test_one_caller_leaves_room_for_others() -> None:
     slots = model_slots(4, 2, waiting_per_caller_max=2)
     deadline = asyncio.get_running_loop().time() + 20
