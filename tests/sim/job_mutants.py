@@ -158,8 +158,8 @@ JOB_MUTANTS: tuple[tuple[str, ...], ...] = (
     (
         "deeds: a model that does not stop is left to talk on",
         "market.assistant.asking",
-        "async with aclosing(self._model.stream(question, deadline - _clock())) as pieces:\n",
-        "if pieces := self._model.stream(question, deadline - _clock()):\n",
+        "async with aclosing(self._model.stream(question, _left(deadline))) as pieces:\n",
+        "if pieces := self._model.stream(question, _left(deadline)):\n",
     ),
     (
         "files: a job is given a file that is not whole",
