@@ -124,6 +124,8 @@ class Books:
         self._left: set[str] = set()
         # By the run of a process and session: when it learned that another one ends the session.
         self._recalled: dict[tuple[str, str], float] = {}
+        # By the run of a process: the identifiers that its node has had.
+        self._own_ids: dict[str, set[str]] = {}
         self._ending: set[tuple[str, str]] = set()
         # By the run of a process and session: when it last had a client, or a connection.
         self._last_use: dict[tuple[str, str], float] = {}
@@ -255,8 +257,10 @@ class Books:
 
     def hears(self, name: str, node_id: str, text: str) -> None:
         """Record a notice of another process that it ends a session."""
+        own = self._own_ids.setdefault(name, set())
+        own.add(node_id)  # one that was declared dead gets its last notices under the next one
         notice = Notice.read(text)
-        if notice is not None and notice.topic is Topic.CUT and notice.node_id != node_id:
+        if notice is not None and notice.topic is Topic.CUT and notice.node_id not in own:
             self._recalled[name, notice.session_id] = self.world.now
 
     def begins_end(self, name: str, session_id: str) -> None:

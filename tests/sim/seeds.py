@@ -95,6 +95,7 @@ FAILED: dict[int, str] = {
     1796057076900077: "a cancelled end was taken back though it was stored, and gave bytes away",
     1796057076000032: "as above: bytes went out under the closed lease",
     1796011149001081: "the rule of strict labels forgot that a node may bind one alone for a while",
+    1796085360003654: "the rule of ends took a node's notice of an earlier life for another's",
     1796084846000127: "the check of an exit was buried with its process, and logged that",
     1796081644001175: "the rule of labels forgot exits that two agents take from each other",
     1796081425000014: "a stopped daemon left the clients of open requests without an end",
