@@ -794,7 +794,7 @@ class _Log(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, MarketError) and NOT_EMPTY in text:
             return
-        if self._world.is_over:  # a buried task logs how it was cut off
+        if self._world.is_over:  # the log of tasks that were buried
             return
         if record.exc_info or any(each in text for each in NEVER):
             self._world.fail(f"{name} logged: {text} {error!r}", error)
