@@ -27,7 +27,6 @@ PAID_MAX_OWNERS = 100
 DUE_MAX_EARNINGS = 10_000
 # Bounds a transaction; each earning is reversed by a transfer of its own.
 REVERSED_MAX_EARNINGS = 200
-REASON_MAX_CHARACTERS = 500
 
 _FROM_THE_OLDEST = DueRow(-1, "")
 _logger = logging.getLogger("exits")
@@ -98,10 +97,10 @@ class ExitPayouts:
         return owners[:limit]
 
 
-async def claw_back(
-    context: Context, device_id: str, reason: str, *, reversed_max: int = REVERSED_MAX_EARNINGS
+async def reverse_all(
+    context: Context, device_id: str, *, reversed_max: int = REVERSED_MAX_EARNINGS
 ) -> ClawedBack:
-    """Bar an exit that has cheated, and reverse its unpaid earnings.
+    """Reverse the unpaid earnings of a barred exit; a repetition reverses those of since then.
 
     The buyers of settled sessions get the whole price of the bytes back: the owner's share from the
     pending account, the rest from the house. In sessions that are not settled, the bytes of this
@@ -111,28 +110,7 @@ async def claw_back(
     Args:
         context: the store, identifiers and the time.
         device_id: the exit.
-        reason: the reason, for the operator.
         reversed_max: most earnings that one transaction reverses.
-
-    Raises:
-        MarketError: `token_not_found`, when it has never been an exit; `invalid_field`, when the
-            reason is too long.
-    """
-    if not 0 < len(reason) <= REASON_MAX_CHARACTERS:
-        message = f"A reason has 1 to {REASON_MAX_CHARACTERS} characters."
-        raise MarketError(Code.INVALID_FIELD, message, field="reason")
-    now = context.now()
-    event = ConsentRow(context.identifiers.new(), device_id, "barred", "", reason, now)
-    await context.store.write(bar, event)
-    return await reverse_all(context, device_id, reversed_max=reversed_max)
-
-
-async def reverse_all(
-    context: Context, device_id: str, *, reversed_max: int = REVERSED_MAX_EARNINGS
-) -> ClawedBack:
-    """Reverse the unpaid earnings of a barred exit, as `claw_back` does.
-
-    A repetition reverses those of since then.
     """
     now, total = context.now(), ClawedBack(0, 0, 0)
     while True:

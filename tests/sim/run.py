@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 from support.base.generators import watched
+from support.market.exits import claw_back
 
 import proxyd.tasks
 from market.bandwidth.leases import RECALL_SECONDS
 from market.base.errors import MarketError
-from market.exits.payouts import claw_back
 from market.logs.readers import Reader
 from proxyd.exits.attached.control import Control
 from proxyd.exits.watching import canaries

@@ -18,7 +18,7 @@ from support.database import grown, postgres, sqlite
 from support.database.plans import watched
 from support.market import staff as market_staff
 from support.market.cases import cases_of
-from support.market.exits import SomeAttached, exit_device
+from support.market.exits import SomeAttached, claw_back, exit_device
 from support.market.jobs import device_of
 from support.market.leaving import tools
 from support.market.market import SECRET, Market
@@ -34,7 +34,6 @@ from market.base.errors import MarketError
 from market.base.states import JobStatus, SessionStatus
 from market.dispatch.claims import claim
 from market.erasure import erasing
-from market.exits.payouts import claw_back
 from market.exits.wishes import ExitWishes
 from market.files.artifacts import CHECKPOINT, OUTPUT, ArtifactTerms, NewArtifact, checkpoint_of
 from market.jobs.attempt_reports import Named

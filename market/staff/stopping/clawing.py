@@ -31,7 +31,7 @@ class ClawedBack(Struct, frozen=True):
 async def claw_back(
     context: Context, author: Author, device_id: str, why: str, *, with_owner: bool = False
 ) -> ClawedBack:
-    """Bar an exit, and reverse its unpaid earnings (`market.exits.payouts.claw_back`).
+    """Bar an exit, and reverse its unpaid earnings (`market.exits.payouts.reverse_all`).
 
     The log has a row for the bar, and then one for the reversed earnings. A crash after the bar
     leaves earnings for a repetition. After the reversals it loses the second row, and only the

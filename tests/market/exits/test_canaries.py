@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 from support.market.books import available, balance
-from support.market.exits import exit_device, through
+from support.market.exits import claw_back, exit_device, through
 from support.market.market import Market
 
 from market.base.errors import Code, MarketError
 from market.exits.canaries import EVIDENCE_MAX_CHARACTERS, barred, pardon, record
 from market.exits.consents import BARRED_WORDS
-from market.exits.payouts import claw_back
 from market.money import ledger
 from market.money.audit import audit_ledger
 from market.money.money import GB

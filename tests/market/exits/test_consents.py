@@ -7,14 +7,13 @@ from msgspec.structs import replace
 from support.base.cases import cases
 from support.database.statements import counted
 from support.market.books import refusal
-from support.market.exits import ExitDevice, SomeAttached, device, exit_device, through
+from support.market.exits import ExitDevice, SomeAttached, claw_back, device, exit_device, through
 from support.market.market import RULES, Market
 
 from market.bandwidth.leases import LeaseState, Rejection
 from market.base.errors import Code, MarketError
 from market.exits import consents as exits_module
 from market.exits.consents import ExitDeviceLimits, Exits, ExitTerms, text_of
-from market.exits.payouts import claw_back
 from market.exits.wishes import ExitWishes
 from market.money.money import GB, MICRO
 from storage.bandwidth.sessions import find as find_session

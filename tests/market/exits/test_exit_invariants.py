@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 import pytest
 from support.market import nodes
 from support.market.books import available, balance, revenue
-from support.market.exits import ExitDevice, exit_device, through
+from support.market.exits import ExitDevice, claw_back, exit_device, through
 from support.market.market import Market
 
 from market.bandwidth.leases import Leases, LeaseState, Rejection, Usage
 from market.bandwidth.sessions import Purchase
 from market.base.states import SessionStatus
 from market.exits.earnings import USUAL_PACE
-from market.exits.payouts import claw_back
 from market.exits.wishes import ExitWishes
 from market.money import ledger
 from market.money.audit import audit_ledger

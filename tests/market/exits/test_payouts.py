@@ -6,14 +6,16 @@ import pytest
 from msgspec.structs import replace
 from support.base.brief import brief
 from support.market.books import available, balance, refusal, revenue
-from support.market.exits import exit_device, through
+from support.market.exits import claw_back, exit_device, through
 from support.market.market import Market
+from support.market.staff import ROOT
 
 from market.base.errors import Code
-from market.exits.payouts import ClawedBack, ExitPayouts, claw_back
+from market.exits.payouts import ClawedBack, ExitPayouts
 from market.money import ledger
 from market.money.audit import _audit, audit_ledger
 from market.money.money import GB, MICRO
+from market.staff.stopping import clawing
 from storage.engines.errors import ConstraintError
 from storage.engines.store import Transaction
 from storage.exits import exits as exit_queries
@@ -364,7 +366,8 @@ async def test_only_an_exit_can_be_clawed_back(market: Market) -> None:
     attempt = claw_back(market.context, "none", "injects")
     assert await refusal(attempt) is Code.TOKEN_NOT_FOUND
     for reason in ("", "x" * 501):
-        attempt = claw_back(market.context, (await exit_device(market)).id, reason)
+        made = await exit_device(market)
+        attempt = clawing.claw_back(market.context, ROOT, made.id, reason)
         assert await refusal(attempt) is Code.INVALID_FIELD
 
 

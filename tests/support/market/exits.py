@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 from market.bandwidth.leases import LeaseReply, Usage
 from market.bandwidth.sessions import Purchase
+from market.events.context import Context
+from market.exits import payouts
 from market.exits.consents import Attached, Coverage, Door, ExitDeviceLimits, Whereabouts
 from market.exits.wishes import ExitWishes
-from storage.exits.exits import OriginRow
+from storage.exits.exits import ConsentRow, OriginRow
 from support.market.market import Market
 
 
@@ -109,3 +111,17 @@ class SomeAttached(Attached):
 
     def remark(self, device_id: str) -> str:
         return ""
+
+
+async def claw_back(
+    context: Context,
+    device_id: str,
+    reason: str,
+    *,
+    reversed_max: int = payouts.REVERSED_MAX_EARNINGS,
+) -> payouts.ClawedBack:
+    """Bar an exit and reverse its unpaid earnings, as the staff does, without a row in the log."""
+    now = context.now()
+    event = ConsentRow(context.identifiers.new(), device_id, "barred", "", reason, now)
+    await context.store.write(payouts.bar, event)
+    return await payouts.reverse_all(context, device_id, reversed_max=reversed_max)

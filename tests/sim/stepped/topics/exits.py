@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from support.market import cases
+from support.market.exits import claw_back
 
 from market.bandwidth.lease_book import Ask
 from market.base.states import SessionStatus
@@ -34,7 +35,7 @@ async def _voids_finding(side: Side) -> Any:
 
 
 async def _claws_back(name: str, side: Side) -> Any:
-    return await payouts.claw_back(side.market.context, side.world.exits[name].id, "a reason")
+    return await claw_back(side.market.context, side.world.exits[name].id, "a reason")
 
 
 async def _revokes_consent(side: Side) -> Any:
