@@ -17,7 +17,7 @@ from api.routing.routes import Call, Download, Nothing, Reply, StaffRoute
 from api.staff.words import PREFIX, author
 from market.base.errors import Code
 from market.money.money import MICRO
-from market.payouts.files import Format
+from market.payouts.files import FORMATS, Format
 from market.staff.base.roles import Action
 from market.staff.desk import StaffDesk
 from market.staff.money import paying
@@ -26,11 +26,6 @@ from market.staff.money.paying import Exported
 ALL = f"{PREFIX}/payout_batches"
 NO_BATCH = "There is no such batch."
 FileFormat = Literal["csv", "pain001", "pain001.03"]
-FORMATS: dict[FileFormat, Format] = {
-    "csv": Format.CSV,
-    "pain001": Format.PAIN_9,
-    "pain001.03": Format.PAIN_3,
-}
 
 
 class BatchRequest(Struct):

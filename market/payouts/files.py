@@ -61,6 +61,10 @@ class Format(StrEnum):
     PAIN_9 = "pain001.09"
 
 
+# The words of the staff for the formats; the newest version of a message needs no number.
+FORMATS = {"csv": Format.CSV, "pain001": Format.PAIN_9, "pain001.03": Format.PAIN_3}
+
+
 class Outcome(StrEnum):
     """The outcome of a payout in a list that comes back."""
 

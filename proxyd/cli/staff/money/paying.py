@@ -13,7 +13,6 @@ from market.base.states import PayoutStatus
 from market.money.money import as_decimal
 from market.payouts import files
 from market.payouts.details import METHODS_PURPOSE
-from market.payouts.files import Format
 from market.payouts.rules import Earnings
 from market.payouts.terms import RejectReason
 from market.staff.money import paying
@@ -26,7 +25,6 @@ from proxyd.ops.signing_key import signing_key
 from storage.payouts.payouts import PayoutRow
 
 TABLE = "csv"
-FORMATS = {TABLE: Format.CSV, "pain001": Format.PAIN_9, "pain001.03": Format.PAIN_3}
 
 
 async def _list(desk: Desk, options: Namespace) -> Report:
@@ -148,7 +146,7 @@ async def _exported(desk: Desk, options: Namespace) -> paying.Exported:
         return await paying.export_again(desk.context, desk.author, sealing, options.batch)
     rate = None if options.eur_rate is None else Decimal(options.eur_rate) / 1_000_000
     debtor = structs.replace(slices.debtor(desk.settings), eur_rate=rate)
-    form, by_itself = FORMATS[options.format or TABLE], slices.sent_by_itself(desk.settings)
+    form, by_itself = files.FORMATS[options.format or TABLE], slices.sent_by_itself(desk.settings)
     return await paying.export(desk.context, desk.author, sealing, form, debtor, but=by_itself)
 
 

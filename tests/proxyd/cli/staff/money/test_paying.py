@@ -14,6 +14,7 @@ from support.market.market import SECRET, Market
 from support.market.payouts import plain_payout
 
 from market.base.states import PayoutStatus
+from market.payouts import files
 from market.payouts.files import Format
 from market.payouts.terms import RejectReason
 from proxyd.cli.staff.money import paying
@@ -56,8 +57,8 @@ def payouts(run: Run, environment: dict[str, str], ada: None) -> list[str]:
 def test_the_parsers_know_the_words_of_the_market() -> None:
     assert set(STATES) == set(PayoutStatus)
     assert set(REASONS) == set(RejectReason)
-    assert set(FORMATS) == set(paying.FORMATS)
-    assert set(paying.FORMATS.values()) == set(Format)
+    assert set(FORMATS) == set(files.FORMATS)
+    assert set(files.FORMATS.values()) == set(Format)
 
 
 def test_payouts_are_decided_sent_and_booked(
