@@ -35,9 +35,16 @@ _logger = logging.getLogger("exits")
 class ClawedBack(Struct, frozen=True):
     """Earnings that were taken back from an exit: number, sum, and refunds to buyers."""
 
-    earnings: int
-    amount: int
-    refunded: int
+    earnings: int = 0
+    amount: int = 0
+    refunded: int = 0
+
+    def __add__(self, other: "ClawedBack") -> "ClawedBack":
+        return ClawedBack(
+            self.earnings + other.earnings,
+            self.amount + other.amount,
+            self.refunded + other.refunded,
+        )
 
 
 class ExitPayouts:
@@ -112,17 +119,13 @@ async def reverse_all(
         device_id: the exit.
         reversed_max: most earnings that one transaction reverses.
     """
-    now, total = context.now(), ClawedBack(0, 0, 0)
+    now, total = context.now(), ClawedBack()
     while True:
         transfer_ids = [context.identifiers.new() for _ in range(reversed_max)]
         part = await context.store.write(_reverse, device_id, transfer_ids, now=now)
         if part is None:
             return total
-        total = ClawedBack(
-            total.earnings + part.earnings,
-            total.amount + part.amount,
-            total.refunded + part.refunded,
-        )
+        total += part
 
 
 async def _pay(tx: Transaction, user_id: str, transfer_id: str, *, moment: int, now: int) -> None:

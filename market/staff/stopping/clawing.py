@@ -52,8 +52,8 @@ async def claw_back(
     text, first = reason(why), device_id.lower()
     found = await context.store.read(exit_queries.of_owner_of, first) if with_owner else []
     # One that has never been an exit is refused there.
-    total = ClawedBack(tuple(found or [first]))
-    for each in total.devices:
+    devices, total = tuple(found or [first]), payouts.ClawedBack()
+    for each in devices:
         event = ConsentRow(context.identifiers.new(), each, "barred", "", text.body, context.now())
         bar = partial(_bar, author=author, event=event)
         barred = await change_exit(
@@ -61,13 +61,8 @@ async def claw_back(
         )
         done = await payouts.reverse_all(context, each)
         await _record(context, author, each, barred.user_id, done)
-        total = ClawedBack(
-            total.devices,
-            total.earnings + done.earnings,
-            total.amount + done.amount,
-            total.refunded + done.refunded,
-        )
-    return total
+        total += done
+    return ClawedBack(devices, total.earnings, total.amount, total.refunded)
 
 
 async def _bar(tx: Transaction, author: Author, event: ConsentRow) -> None:
