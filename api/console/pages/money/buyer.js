@@ -1,11 +1,11 @@
 // The particulars of the buyer: the documents of the next payments are invoices with them, and receipts without.
 
-import { del, get, put } from "../../lib/api.js";
+import { del, put } from "../../lib/api.js";
 import { el, update } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
-import { button, card, facts, live, toast } from "../../lib/view.js";
+import { button, card, facts, toast } from "../../lib/view.js";
 import { country, language, t } from "../../lib/words.js";
-import { place } from "../work/shared.js";
+import { Part } from "./shared.js";
 
 const PATH = "/api/payments/particulars";
 
@@ -13,20 +13,11 @@ const PATH = "/api/payments/particulars";
 export const linesOf = ({ name, address, country: code, tax_number: number }) => [name, ...address, country(code), number ? t("money.buyer.tax_number_is", { number }) : null].filter(Boolean);
 
 // The part of the wallet about the particulars; `refresh()` shows it anew. It has the form once it is asked for.
-export class Buyer {
-  constructor({ signal }) {
-    Object.assign(this, { signal, turn: 0, isOpen: false });
-    this.state = live(el("div"));
-    this.form = place();
-    this.acts = el("div", { class: "actions" });
+export class Buyer extends Part {
+  constructor(page) {
+    super(page, PATH);
+    this.isOpen = false;
     this.node = card(t("money.buyer"), el("p", null, t("money.buyer.text")), this.state, this.form.node, this.acts);
-  }
-
-  async refresh() {
-    this.turn += 1;
-    const { turn } = this;
-    const found = await get(PATH, null, { signal: this.signal });
-    if (turn === this.turn) this.show(found); // or a later request is newer
   }
 
   show(found) {

@@ -2,10 +2,10 @@
 
 import { get } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";
-import { badge, link, more, sessionName } from "../../lib/view.js";
+import { badge, link, live, more, sessionName } from "../../lib/view.js";
 import { t } from "../../lib/words.js";
 import { worded } from "../traffic/shared.js";
-import { list, paid } from "../work/shared.js";
+import { list, paid, place } from "../work/shared.js";
 
 export const PACE_MS = 500; // several events of one cause are one request
 const LIMIT = 25;
@@ -61,6 +61,24 @@ export function hosted(url) {
     return protocol === "https:" || protocol === "http:" ? href : null;
   } catch {
     return null;
+  }
+}
+
+// A part of the wallet about what is at `path`: its state, a form and acts. `refresh()` requests it, and `show(found)` of each
+// kind shows it.
+export class Part {
+  constructor({ signal }, path) {
+    Object.assign(this, { signal, path, turn: 0 });
+    this.state = live(el("div"));
+    this.form = place();
+    this.acts = el("div", { class: "actions" });
+  }
+
+  async refresh() {
+    this.turn += 1;
+    const { turn } = this;
+    const found = await get(this.path, null, { signal: this.signal });
+    if (turn === this.turn) this.show(found); // or a later request is newer
   }
 }
 

@@ -1,33 +1,23 @@
 // The automatic top-up: a card is saved on the page of the provider, and pays below a threshold. It is off until its user
 // switches it on, and shows what it has paid in this month.
 
-import { del, get, post, put } from "../../lib/api.js";
+import { del, post, put } from "../../lib/api.js";
 import { el, update } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
-import { ask, badge, button, facts, live, notice, toast } from "../../lib/view.js";
+import { ask, badge, button, facts, notice, toast } from "../../lib/view.js";
 import { money, t } from "../../lib/words.js";
 import { worded } from "../traffic/shared.js";
-import { place } from "../work/shared.js";
-import { hosted } from "./shared.js";
+import { Part, hosted } from "./shared.js";
 
 const PATH = "/api/top-up";
 const KINDS = { on: "good", off: "info", paused: "warn", disabled: "bad" };
 
 // The part of the wallet about the top-up; `refresh()` shows it anew. Nothing is shown where it is not offered.
-export class Topping {
-  constructor({ signal }) {
-    Object.assign(this, { signal, turn: 0, card: null });
-    this.state = live(el("div"));
-    this.form = place();
-    this.acts = el("div", { class: "actions" });
+export class Topping extends Part {
+  constructor(page) {
+    super(page, PATH);
+    this.card = null;
     this.node = el("section", { class: "card", hidden: true, "aria-label": t("money.top_up") }, el("h2", null, t("money.top_up")), el("p", null, t("money.top_up.text")), this.state, this.form.node, this.acts);
-  }
-
-  async refresh() {
-    this.turn += 1;
-    const { turn } = this;
-    const found = await get(PATH, null, { signal: this.signal });
-    if (turn === this.turn) this.show(found); // or a later request is newer
   }
 
   show(found) {
