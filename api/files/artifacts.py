@@ -363,7 +363,7 @@ class ArtifactRoutes:
     async def download(self, call: Call[Nothing, Any]) -> Reply:
         """Return one of the caller's files."""
         artifact = await self._artifacts.find(call.user_id, _artifact_id(call))
-        return await self._download(artifact)
+        return await sent(self._artifacts, artifact)
 
     async def address(self, call: Call[Nothing, Any]) -> AddressReply:
         """Return the address of one of the caller's files, for clients that follow no redirect."""
@@ -374,18 +374,20 @@ class ArtifactRoutes:
     async def download_to_device(self, call: Call[Nothing, Any]) -> Reply:
         """Return a file to a device that needs it."""
         artifact = await self._artifacts.find_for_device(call.device, _artifact_id(call))
-        return await self._download(artifact)
-
-    async def _download(self, artifact: ArtifactRow) -> Reply:
-        content = await self._artifacts.open(artifact)
-        if isinstance(content, str):
-            return Redirect(url=content)
-        return Download(name=artifact.name, etag=artifact.digest, content=content)
+        return await sent(self._artifacts, artifact)
 
     async def delete(self, call: Call[Nothing, Any]) -> Reply:
         """Delete one of the caller's files."""
         await self._artifacts.delete(call.user_id, _artifact_id(call))
         return Reply()
+
+
+async def sent(artifacts: Artifacts, row: ArtifactRow) -> Reply:
+    """Return the answer that has a file, which browsers only save, or leads to its address."""
+    content = await artifacts.open(row)
+    if isinstance(content, str):
+        return Redirect(url=content)
+    return Download(name=row.name, etag=row.digest, content=content)
 
 
 def _artifact_id(call: Call[Any, Any]) -> str:

@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from api.files.artifacts import sent
 from api.routing.codec import money
 from api.routing.listing import Timestamp, timestamp
-from api.routing.routes import Call, Download, Nothing, Redirect, Reply, StaffRoute
+from api.routing.routes import Call, Nothing, Redirect, Reply, StaffRoute
 from api.staff.money import STATES
 from api.staff.words import PREFIX, Reason, ReasonRequest, author, items, moment
 from market.base.errors import Code
@@ -306,11 +307,7 @@ class JudgingRoutes:
 
     async def download(self, call: Call[Nothing, Any]) -> Reply:
         """Return a file, which browsers only save."""
-        row = await self._opened(call)
-        content = await self._artifacts.open(row)
-        if isinstance(content, str):
-            return Redirect(url=content)
-        return Download(name=row.name, etag=row.digest, content=content)
+        return await sent(self._artifacts, await self._opened(call))
 
     async def address(self, call: Call[Nothing, Any]) -> FileAddressReply:
         """Return the address of a file, for pages, which may not follow to another origin."""
