@@ -136,7 +136,7 @@ TESTS = $(PYTEST) --processes $(WORKERS)
 BRIEFLY := tests/proxyd/relay/test_tcp.py tests/proxyd/metering/test_session.py tests/conformance/test_metering.py \
 	-k 'not postgres and not through' -m 'not long'
 # All tests of the data path.
-DATA_PATH := tests/conformance $(addprefix tests/proxyd/,metering wire relay loop egress) $(wildcard tests/proxyd/test_*.py)
+DATA_PATH := tests/conformance $(addprefix tests/proxyd/,metering wire relay loop egress wiring) $(wildcard tests/proxyd/test_*.py)
 IS_COMPILED = $(VENV)/bin/proxyd --version | grep -q '(compiled)'
 
 # Fails when a C compiler is installed, and the compiled files of `make setup` are not in use.

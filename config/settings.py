@@ -1,7 +1,7 @@
 """The settings of the service: one frozen structure per section, with its defaults and bounds.
 
 A setting that is `Reloadable` changes at SIGHUP, every other one with a restart. That mark is the
-only list of them: `proxyd.reload` reads it, and a test holds that each one has an effect.
+only list of them: `proxyd.wiring.reload` reads it, and a test holds that each one has an effect.
 """
 
 from decimal import Decimal

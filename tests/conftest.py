@@ -21,7 +21,7 @@ from support.market.market import Market
 from support.daemons.service import Service, running_in
 
 from market.money.audit import audit_ledger
-from proxyd.bounds import USUAL, Bounds
+from proxyd.wiring.bounds import USUAL, Bounds
 from storage.engines.open import open_store
 from storage.engines.place import SQLITE
 from storage.engines.sqlite import SqliteStore

@@ -12,10 +12,12 @@ from typing import NamedTuple
 from msgspec import structs
 
 from config.settings import Settings
-from proxyd import slices
 from proxyd.backups.files import is_safe
 from proxyd.exits.attached import certificate
-from proxyd.ops import access_place, erasures, signing_key
+from proxyd.ops.access_log import access_place
+from proxyd.ops.base import signing_key
+from proxyd.ops.erasure import erasures
+from proxyd.wiring import slices
 from storage.engines.place import SQLITE, is_sqlite
 
 DATABASE, STATE, TLS, WORK, SETTINGS = "database", "state", "tls", "work", "settings"

@@ -22,9 +22,9 @@ from market.staff.audit import audit_all
 from proxyd.backups import contents, files, folder, manifest
 from proxyd.backups.manifest import DumpedTable, Entry, Manifest
 from proxyd.loop import clock
-from proxyd.ops import signing_key
-from proxyd.ops.books import AUDIT_STATEMENT_SECONDS, context_of, opened
-from proxyd.ops.erasures import FILE_NAME, ErasureLog, Line
+from proxyd.ops.base import signing_key
+from proxyd.ops.base.books import AUDIT_STATEMENT_SECONDS, context_of, opened
+from proxyd.ops.erasure.erasures import FILE_NAME, ErasureLog, Line
 from storage.backups import restorations
 from storage.backups.errors import BackupError
 from storage.backups.restorations import OpenRow

@@ -7,14 +7,14 @@ from config.secrets import resolved
 from config.settings import Settings
 from market.staff.audit import audit_all
 from market.staff.site.alerts import BACKUP
-from proxyd import slices
 from proxyd.backups import contents, making, restoring
 from proxyd.backups.making import Made
 from proxyd.cli.bookkeeping import noted, report_in_words
 from proxyd.cli.output import moment
 from proxyd.loop import clock
-from proxyd.ops import signing_key
-from proxyd.ops.books import AUDIT_STATEMENT_SECONDS, opened
+from proxyd.ops.base import signing_key
+from proxyd.ops.base.books import AUDIT_STATEMENT_SECONDS, opened
+from proxyd.wiring import slices
 from storage.backups.errors import BackupError
 from storage.engines.claim import take_claim
 from storage.engines.errors import AlreadyClaimedError, StoreError

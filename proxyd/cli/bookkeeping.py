@@ -20,7 +20,7 @@ from proxyd.cli.output import moment, printable
 from proxyd.cli.staff.base.desk import unix_user
 from proxyd.cli.staff.money.money import in_words
 from proxyd.loop import clock
-from proxyd.ops.books import AUDIT_STATEMENT_SECONDS, approval_limits, context_of, opened
+from proxyd.ops.base.books import AUDIT_STATEMENT_SECONDS, approval_limits, context_of, opened
 from storage.accounts.users import UserRow
 from storage.engines.errors import StoreError
 from storage.engines.place import place

@@ -18,8 +18,8 @@ from config.load import Check, SettingsError, load
 from config.settings import Settings
 from market.base.errors import Code, MarketError
 from proxyd.cli.output import OutputError, complain, say
-from proxyd.ops import logs
-from proxyd.ops.errors import CannotServeError
+from proxyd.ops.base import logs
+from proxyd.ops.base.errors import CannotServeError
 from storage.engines.errors import AlreadyClaimedError, StoreError
 
 if TYPE_CHECKING:
@@ -80,10 +80,10 @@ def _checks(options: Namespace) -> Sequence[Check]:
         return ()
     from proxyd.exits.attached.certificate import next_certificate_problems
     from proxyd.exits.choosing.geography import geography_problems
-    from proxyd.ops.listening import tls_problems
-    from proxyd.ops.logo import logo_problems
-    from proxyd.ops.reachability import problems_of_unit
-    from proxyd.ops.signing_key import key_problems
+    from proxyd.ops.base.logo import logo_problems
+    from proxyd.ops.base.signing_key import key_problems
+    from proxyd.ops.checks.reachability import problems_of_unit
+    from proxyd.ops.processes.listening import tls_problems
 
     unit = partial(problems_of_unit, options.unit, os.environ)
     return (
@@ -260,7 +260,7 @@ def _health(settings: Settings, options: Namespace) -> int:
 
 def _config_check(settings: Settings, options: Namespace) -> int:
     """Report correct settings: reading them would have reported an error."""
-    from proxyd.ops.cautions import cautions
+    from proxyd.ops.checks.cautions import cautions
 
     for warning in cautions(settings):
         complain(f"warning: {warning}")

@@ -28,9 +28,9 @@ from market.staff.base.roles import Rule
 from market.staff.money import deposits
 from proxyd.cli import demo_files
 from proxyd.cli.demo_files import DemoFiles, beside, database_file
-from proxyd.daemon import Daemon
 from proxyd.loop import clock
-from proxyd.ops.listening import PORT_MAX, bound_port, format_address
+from proxyd.ops.processes.listening import PORT_MAX, bound_port, format_address
+from proxyd.wiring.daemon import Daemon
 from storage.engines.place import is_sqlite
 
 EMAIL = "demo@example.com"

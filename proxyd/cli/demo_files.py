@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from config.settings import Settings, StorageSettings
-from proxyd.ops.errors import CannotServeError
+from proxyd.ops.base.errors import CannotServeError
 from storage.engines.place import is_sqlite
 
 TOKEN_SUFFIX = "-demo.token"  # noqa: S105 - the end of a file's name

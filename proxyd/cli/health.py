@@ -6,7 +6,7 @@ import ssl
 from typing import NamedTuple
 
 from config.settings import Settings
-from proxyd.ops.errors import CannotServeError
+from proxyd.ops.base.errors import CannotServeError
 
 WAIT_SECONDS = 5.0
 REPLY_MAX_BYTES = 64 * 1024

@@ -4,7 +4,7 @@ import os
 import sys
 from datetime import UTC, datetime
 
-from proxyd.ops.logs import escaped
+from proxyd.ops.base.logs import escaped
 
 LAYOUT = "\n\t"  # control characters that an error of several lines has
 

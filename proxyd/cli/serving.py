@@ -9,18 +9,18 @@ from typing import Protocol
 
 from config.load import load
 from config.settings import Settings
-from proxyd.build import build, import_for_tokens, import_the_rest
 from proxyd.cli import demo
 from proxyd.cli.demo_files import DemoFiles
 from proxyd.cli.output import say
-from proxyd.daemon import serve
-from proxyd.listeners import Listeners
 from proxyd.loop import runner
-from proxyd.ops.activation import inherited
-from proxyd.ops.cautions import cautions
-from proxyd.ops.role import Role
-from proxyd.ops.sd_notify import service_manager
-from proxyd.reload import reload
+from proxyd.ops.checks.cautions import cautions
+from proxyd.ops.processes.activation import inherited
+from proxyd.ops.processes.role import Role
+from proxyd.ops.processes.sd_notify import service_manager
+from proxyd.wiring.build import build, import_for_tokens, import_the_rest
+from proxyd.wiring.daemon import serve
+from proxyd.wiring.listeners import Listeners
+from proxyd.wiring.reload import reload
 
 FAILED = 1
 

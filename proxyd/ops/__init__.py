@@ -1,1 +1,1 @@
-"""The process among others: sockets, logs, metrics, access records, keys, the service manager."""
+"""Operation of the daemon: logs, metrics, access log, checks, watches, the service manager."""

@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 
 from proxyd import __version__
 from proxyd.compiled import finder
-from proxyd.ops import logs
-from proxyd.ops.sd_notify import ServiceManager
+from proxyd.ops.base import logs
+from proxyd.ops.processes.sd_notify import ServiceManager
 from proxyd.supervisor.child import Child
 
 _logger = logging.getLogger("supervisor")

@@ -4,7 +4,7 @@ import signal
 import socket
 from collections.abc import Callable, Collection
 
-from proxyd.listeners import Listeners
+from proxyd.wiring.listeners import Listeners
 
 PAUSE_FIRST_SECONDS = 0.1  # before a process is started again; clients wait in its queue
 PAUSE_MOST_SECONDS = 10.0  # bounds the cost of a process that dies at every start

@@ -44,20 +44,20 @@ from config.changes import changes, with_reloadable
 from config.load import SettingsError
 from config.settings import Settings
 from proxyd.limits import raise_descriptors
-from proxyd.listeners import Listeners
-from proxyd.ops import logs
-from proxyd.ops.listening import (
+from proxyd.ops.base import logs
+from proxyd.ops.processes.listening import (
     CannotListenError,
     listen_for_processes,
     load_certificate,
     tls_context,
 )
-from proxyd.ops.role import METRICS_MAX_BYTES, OVERVIEW_MAX_BYTES, Overview, Role
-from proxyd.ops.sd_notify import FEEDS_PER_TIMEOUT, ServiceManager
-from proxyd.ops.shared_record import SharedRecord
+from proxyd.ops.processes.role import METRICS_MAX_BYTES, OVERVIEW_MAX_BYTES, Overview, Role
+from proxyd.ops.processes.sd_notify import FEEDS_PER_TIMEOUT, ServiceManager
+from proxyd.ops.processes.shared_record import SharedRecord
 from proxyd.supervisor.announcer import Announcer
 from proxyd.supervisor.child import Child, in_words
 from proxyd.supervisor.signals import Signals, blocked
+from proxyd.wiring.listeners import Listeners
 
 FAILED = 1
 WATCHDOG_SECONDS = 30.0  # the value of the unit, without a service manager

@@ -643,7 +643,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for_forever(tmp_path: Pat
 async def test_of_too_many_connections_the_one_that_waits_longest_makes_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxyd.slices.api_connections_total", lambda *_: 3)
+    monkeypatch.setattr("proxyd.wiring.slices.api_connections_total", lambda *_: 3)
     async with running_in(tmp_path) as service:
         idle = [
             await asyncio.open_connection("127.0.0.1", service.api_port, local_addr=(source, 0))

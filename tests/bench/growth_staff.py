@@ -26,7 +26,7 @@ from market.staff.money import approvals, judging, money, paying, payments
 from market.staff.rule_stops import Threshold
 from market.staff.site import site
 from market.staff.stopping import stopping
-from proxyd.ops.books import context_of
+from proxyd.ops.base.books import context_of
 from storage.engines.open import open_store
 from storage.engines.store import Store, Transaction
 

@@ -18,7 +18,7 @@ from support.targets.targets import Target
 from market.exits.earnings import AdvancePace
 from market.money.money import MICRO
 from market.staff.stopping import clawing
-from proxyd.ops.books import context_of, opened
+from proxyd.ops.base.books import context_of, opened
 
 PRICE = 10_000.0  # USD per GB, so that little traffic is worth something
 

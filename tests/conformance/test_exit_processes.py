@@ -24,9 +24,9 @@ from support.exits.device import answering, consented, ignore, listener_of
 from support.targets import targets
 
 from proxyctl.protocol.frames import DialOutcome
-from proxyd.bounds import Bounds
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.processes.asking import AskingTimes
+from proxyd.wiring.bounds import Bounds
 
 MEGABYTE = 1_000_000
 RESET = struct.pack("ii", 1, 0)

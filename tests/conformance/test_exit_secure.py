@@ -19,7 +19,7 @@ from support.targets import targets
 
 from proxyctl.protocol.frames import SECURE, SECURE_TICKETS, Preface
 from proxyd.exits.attached.secure import make_pair
-from proxyd.ops.listening import bound_port
+from proxyd.ops.processes.listening import bound_port
 
 
 @pytest.fixture

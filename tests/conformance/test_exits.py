@@ -33,13 +33,13 @@ from support.exits.device import (
 from support.targets import targets
 
 from proxyctl.protocol.frames import Dial, Dialled, DialOutcome, Nodes, ServiceLimits
-from proxyd.bounds import Bounds
 from proxyd.exits.attached.attached import STANDBY
 from proxyd.exits.attached.certificate import fingerprint, own_certificate
 from proxyd.exits.attached.listener import PortBounds
 from proxyd.metering.meter import MeterBounds
 from proxyd.metering.sessions import MemoryBounds
-from proxyd.ops.listening import CannotListenError, bound_port
+from proxyd.ops.processes.listening import CannotListenError, bound_port
+from proxyd.wiring.bounds import Bounds
 
 
 @pytest.fixture

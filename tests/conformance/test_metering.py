@@ -24,7 +24,7 @@ from support.daemons.service import Bought, Person, Service, running, running_in
 from support.exits.device import running_with_exit
 from support.targets import targets
 
-from proxyd.bounds import Bounds
+from proxyd.wiring.bounds import Bounds
 from storage.bandwidth import sessions as bandwidth
 from storage.engines.store import Transaction
 

@@ -16,8 +16,8 @@ from support.targets import targets
 
 from market.bandwidth.allowlist import canonical
 from market.bandwidth.leases import Grant
-from proxyd.bounds import Bounds
-from proxyd.ops.listening import bound_port
+from proxyd.ops.processes.listening import bound_port
+from proxyd.wiring.bounds import Bounds
 from storage.engines.errors import UnavailableError
 
 HERE, THERE = "127.0.0.1", "127.0.0.2"

@@ -21,7 +21,7 @@ from support.targets import targets
 from market.staff.base.roles import Role
 from market.staff.members.accounts import Created
 from proxyd.exits.attached.certificate import own_certificate
-from proxyd.ops.listening import bound_port
+from proxyd.ops.processes.listening import bound_port
 from storage.engines.store import Transaction
 from tests.api.jobs.test_reviews import say, wallet
 from tests.api.staff.test_jobs import disputed, left_files

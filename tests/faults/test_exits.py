@@ -23,7 +23,7 @@ from support.targets import targets
 from proxyctl.exit.base import names, record
 from proxyctl.exit.base.limits import DeviceLimits
 from proxyctl.exit.base.record import Consent
-from proxyd.ops.listening import bound_port
+from proxyd.ops.processes.listening import bound_port
 
 HOST_UNREACHABLE = 4
 FOLDER = Path(__file__).parents[1]

@@ -14,7 +14,7 @@ from support.database import postgres
 from support.workers.app_story import app_of, devices_of, offering, put_up
 from support.workers.process import WorkerAgent
 
-from proxyd.ops.listening import bound_port
+from proxyd.ops.processes.listening import bound_port
 
 # A page that shows its request's path, and a WebSocket that adds up the lengths of its messages.
 JOB = """

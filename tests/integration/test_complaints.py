@@ -19,7 +19,7 @@ from support.exits.wire import wired
 from support.targets import threads
 from support.targets.keyed import Tally
 
-from proxyd.ops.access_lines import timestamp
+from proxyd.ops.access_log.access_lines import timestamp
 
 EXIT = "127.0.1.1"  # as `wired` attaches the agent
 

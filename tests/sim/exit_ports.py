@@ -1,8 +1,8 @@
 """The port for devices of a daemon of a run: the product's own parts, over `lines`.
 
-`proxyd.build_exits` builds them all. Here are only the sockets' stand-ins, and the order of the
-daemon's start and stop (`proxyd.daemon`). `ExitDialling` stands for a `proxyd.connection` that
-dials through an exit.
+`proxyd.wiring.build_exits` builds them all. Here are only the sockets' stand-ins, and the order of
+the daemon's start and stop (`proxyd.wiring.daemon`). `ExitDialling` stands for a
+`proxyd.connection` that dials through an exit.
 """
 
 import socket
@@ -12,11 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from config.settings import ExitSettings, Settings
 from market.exits.consents import Door
-from proxyd.bounds import ExitBounds
-from proxyd.build_core import Counting
-from proxyd.build_exits import WayOut, port_of, way_out
 from proxyd.egress.resolve import NameNotFoundError
-from proxyd.exit_port import ExitPort
 from proxyd.exits.choosing.directory import Directory
 from proxyd.exits.choosing.entries import Place
 from proxyd.exits.dialling.dial import Via
@@ -24,13 +20,17 @@ from proxyd.exits.nodes.link import LinkTimes
 from proxyd.exits.nodes.peers import Cluster, MeshBounds
 from proxyd.exits.nodes.remote import AnyExit
 from proxyd.exits.watching.bounds import CanaryBounds
-from proxyd.listeners import Listeners
 from proxyd.loop.clock import Clocks
 from proxyd.metering.session import LiveSession
-from proxyd.tasks import Tasks
 from proxyd.wire.events import Failure
 from proxyd.wire.links import link_key
 from proxyd.wire.wants import Wants
+from proxyd.wiring.bounds import ExitBounds
+from proxyd.wiring.build_core import Counting
+from proxyd.wiring.build_exits import WayOut, port_of, way_out
+from proxyd.wiring.exit_port import ExitPort
+from proxyd.wiring.listeners import Listeners
+from proxyd.wiring.tasks import Tasks
 from tests.sim.labels import LabelBooks
 from tests.sim.lines import Lines, SimPoller, Unencrypted, fingerprint_of, host_of
 from tests.sim.loop import World
@@ -148,7 +148,7 @@ class SimPort:
     def build(
         self, settings: Settings, counting: Counting, market: Any, key: bytes, clocks: Clocks
     ) -> None:
-        """Build the parts; see `proxyd.build`."""
+        """Build the parts; see `proxyd.wiring.build`."""
         cluster, leases = None, counting.leases
         if counting.node is not None:
             cluster = Cluster(counting.context.store, lambda: leases.node_id, link_key(key), "", 0)

@@ -272,7 +272,7 @@ MUTANTS = (
     ),
     Mutant(
         "fencing: a clock that stops while the machine sleeps",
-        "proxyd.build_core",
+        "proxyd.wiring.build_core",
         "    fence = Fence(clocks.boottime)\n",
         "    clocks = clocks._replace(boottime=clocks.monotonic)\n"
         "    fence = Fence(clocks.boottime)\n",
@@ -303,13 +303,13 @@ MUTANTS = (
     ),
     Mutant(
         "stopping: a node registers anew while it leaves",
-        "proxyd.membership",
+        "proxyd.wiring.membership",
         "            await tasks.end_named(NODE_TASK)\n",
         "",
     ),
     Mutant(
         "stopping: the last counts are written before the writers end",
-        "proxyd.core",
+        "proxyd.wiring.core",
         "        await self.tasks.end_writers()\n",
         "",
         subject="stops",
@@ -375,7 +375,7 @@ MUTANTS = (
     *(Mutant(*each)._replace(subject=SUBJECTS[each[0].partition(":")[0]]) for each in JOB_MUTANTS),
     Mutant(
         "nodes: a node watches no other one before it sweeps",
-        "proxyd.membership",
+        "proxyd.wiring.membership",
         "                    await node.watch()\n",
         "",
     ),

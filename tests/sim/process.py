@@ -1,8 +1,9 @@
 """Daemon of a run: the product's own core over a simulated store, without sockets.
 
-The product builds its parts, starts them, and stops them (`proxyd.core`, `proxyd.build_core`). This
-module has the machine's clocks and the death of a process. `clients.Connection` takes the place of
-the gateway's handshakes, and `clients.Relay` that of its relays.
+The product builds its parts, starts them, and stops them (`core` and `build_core` in
+`proxyd.wiring`). This module has the machine's clocks and the death of a process.
+`clients.Connection` takes the place of the gateway's handshakes, and `clients.Relay` that of its
+relays.
 """
 
 import asyncio
@@ -25,12 +26,12 @@ from config.settings import (
 )
 from market.bandwidth.leases import Usage
 from market.base.states import SessionStatus
-from proxyd.build_core import core_of, counting_of
-from proxyd.build_services import PaymentServices, Ports, trade_of
-from proxyd.core import Core
 from proxyd.loop.clock import Clocks
-from proxyd.market_work import CheckTimes
 from proxyd.metering.meter import MeterBounds
+from proxyd.wiring.build_core import core_of, counting_of
+from proxyd.wiring.build_services import PaymentServices, Ports, trade_of
+from proxyd.wiring.core import Core
+from proxyd.wiring.market_work import CheckTimes
 from storage.engines.errors import StoreError
 from tests.sim import samples
 from tests.sim.checks import Books

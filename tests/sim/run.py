@@ -18,7 +18,7 @@ import msgspec
 from support.base.generators import watched
 from support.market.exits import claw_back
 
-import proxyd.tasks
+import proxyd.wiring.tasks
 from market.bandwidth.leases import RECALL_SECONDS
 from market.base.errors import MarketError
 from market.logs.readers import Reader
@@ -734,7 +734,7 @@ def _drawn_secrets(world: World) -> Iterator[None]:
     hash_before, control_before = LiveSession.__hash__, Control.__hash__
     reader_before, readers = Reader.__hash__, count()
     submit = FileThreads.submit
-    signal = proxyd.tasks.signal
+    signal = proxyd.wiring.tasks.signal
     for name, call in replaced.items():
         setattr(secrets, name, call)
     FileThreads.submit = _submit  # type: ignore[method-assign]
@@ -742,7 +742,7 @@ def _drawn_secrets(world: World) -> Iterator[None]:
     Control.__hash__ = lambda each: hash((each.address, each.began))  # type: ignore[method-assign]
     Reader.__hash__ = lambda each: each.__dict__.setdefault("number", next(readers))  # type: ignore[method-assign]
     canaries.SystemRandom = lambda: world.draw("canaries", world.now)  # type: ignore[assignment,misc]
-    proxyd.tasks.signal = SimpleNamespace(  # type: ignore[assignment]
+    proxyd.wiring.tasks.signal = SimpleNamespace(  # type: ignore[assignment]
         raise_signal=lambda _: world.fail("a daemon stops itself"), SIGTERM=15
     )
     try:
@@ -755,7 +755,7 @@ def _drawn_secrets(world: World) -> Iterator[None]:
         Control.__hash__ = control_before  # type: ignore[method-assign]
         Reader.__hash__ = reader_before  # type: ignore[method-assign]
         canaries.SystemRandom = SystemRandom  # type: ignore[misc]
-        proxyd.tasks.signal = signal  # type: ignore[assignment]
+        proxyd.wiring.tasks.signal = signal  # type: ignore[assignment]
 
 
 def _closed_generators(world: World) -> AbstractContextManager[None]:

@@ -11,7 +11,7 @@ SUBJECTS = {"connect": "money", "halts": "halts", "staff": "staff"}
 STAFF_MUTANTS: tuple[tuple[str, ...], ...] = (
     (
         "halts: a node acknowledges an order, and cuts nothing",
-        "proxyd.halt_watch",
+        "proxyd.wiring.halt_watch",
         "[(each.number, self._halting.carry_out(each)) for each in orders]",
         "[(each.number, 0) for each in orders]",
     ),

@@ -8,10 +8,10 @@ import sys
 import uvloop
 
 from config.load import load
-from proxyd.build import build
-from proxyd.daemon import serve
-from proxyd.ops import logs
-from proxyd.ops.sd_notify import service_manager
+from proxyd.ops.base import logs
+from proxyd.ops.processes.sd_notify import service_manager
+from proxyd.wiring.build import build
+from proxyd.wiring.daemon import serve
 
 
 async def _serve() -> None:

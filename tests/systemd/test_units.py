@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.daemons.process import ROOT
 
-from proxyd.ops.activation import SEVERAL, SINGLE
+from proxyd.ops.processes.activation import SEVERAL, SINGLE
 
 UNITS = ROOT / "systemd"
 EXPOSURE_MAX = 1.5

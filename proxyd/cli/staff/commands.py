@@ -14,7 +14,7 @@ from market.base.errors import Code, MarketError
 from proxyd.cli.staff.base.desk import MISUSED, WAITS, Command, Desk, Ended, Report
 from proxyd.cli.staff.base.words import in_words
 from proxyd.loop import runner
-from proxyd.ops.books import context_of, opened
+from proxyd.ops.base.books import context_of, opened
 
 # Refusals of a command that was called wrongly; a repetition fails as well.
 MISUSES = frozenset((Code.INVALID_FIELD, Code.AMBIGUOUS))

@@ -18,7 +18,7 @@ from support.targets import targets
 from market.staff.base.roles import Machine
 from market.staff.money import user_limits
 from market.staff.money.user_limits import NewLimits
-from proxyd.ops.listening import bound_port
+from proxyd.ops.processes.listening import bound_port
 
 CREATE = "/api/bandwidth/create"
 SESSIONS = "/api/bandwidth/sessions"

@@ -10,9 +10,9 @@ from support.clients.story import refused, worker_token
 from support.daemons.service import Person, Service, running_in
 from support.workers.apps import Job, jobs
 
-from proxyd.app_port import JobStreams
 from proxyd.exits.dialling.orders import GONE, TunnelError
-from proxyd.ops.listening import bound_port
+from proxyd.ops.processes.listening import bound_port
+from proxyd.wiring.app_port import JobStreams
 
 NOBODYS = "01998f00-0000-7000-8000-00000000000a"
 PORTS = [{"name": "web", "port": 8888}, {"name": "api", "port": 9000}]

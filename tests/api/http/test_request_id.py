@@ -8,7 +8,7 @@ from contextvars import copy_context
 from support.base.cases import cases
 
 from api.http import request_id
-from proxyd.ops.logs import JsonFormatter, TextFormatter
+from proxyd.ops.base.logs import JsonFormatter, TextFormatter
 
 
 def lines() -> tuple[str, str]:

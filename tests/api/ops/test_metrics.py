@@ -29,7 +29,7 @@ from api.http.allowed import FORWARDED
 from api.ops.metrics import Exposition
 from proxyd import __version__
 from proxyd.compiled import finder
-from proxyd.ops import process_metrics
+from proxyd.ops.metrics import process_metrics
 
 DAY = 86_400
 

@@ -94,7 +94,7 @@ async def is_cut(reader: asyncio.StreamReader) -> bool:
 async def test_under_siege_another_address_gets_every_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_tls: bool
 ) -> None:
-    monkeypatch.setattr("proxyd.slices.api_connections_total", lambda *_: PLACES)
+    monkeypatch.setattr("proxyd.wiring.slices.api_connections_total", lambda *_: PLACES)
     settings: dict[str, Any] = {"limits": {"requests_per_second": 100}}
     trusting = None
     if by_tls:

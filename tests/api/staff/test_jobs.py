@@ -7,7 +7,7 @@ from support.clients.story import worker_token
 from support.workers.artifacts import announced, as_device, upload
 
 from market.staff.base.roles import Role
-from proxyd import slices
+from proxyd.wiring import slices
 from storage.logs.files import Attempt, LogFiles
 from tests.api.jobs.test_reviews import done, say, wallet
 

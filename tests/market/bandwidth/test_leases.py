@@ -12,7 +12,7 @@ from market.bandwidth.sessions import Purchase
 from market.base.states import SessionStatus
 from market.money import ledger
 from market.money.money import GB, Currency
-from proxyd.ops.timed_store import TimedStore
+from proxyd.ops.metrics.timed_store import TimedStore
 from storage.bandwidth import sessions as queries
 from storage.bandwidth.sessions import SessionRow
 from storage.engines.errors import StoreError, UnavailableError

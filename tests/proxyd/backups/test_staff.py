@@ -27,7 +27,7 @@ from market.staff.money.second_person import approve
 from market.staff.money.user_limits import NewLimits
 from proxyd.backups.making import back_up_all
 from proxyd.backups.restoring import restore
-from proxyd.ops.signing_key import signing_key
+from proxyd.ops.base.signing_key import signing_key
 from storage.backups.move import move
 from storage.engines.errors import ConstraintError
 from storage.engines.open import open_store

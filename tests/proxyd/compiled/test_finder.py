@@ -157,7 +157,7 @@ def test_a_module_is_found_in_the_library_and_its_text_in_its_source(checkout: C
     made = finder.CompiledFinder(str(checkout.root), {})
     made._library = str(checkout.library)
     made._why = ""  # as it decides where they can be loaded
-    assert made.find_spec("proxyd.daemon") is None
+    assert made.find_spec("proxyd.wiring.daemon") is None
     spec = made.find_spec(HOT[0])
     assert spec is not None
     assert spec.origin == str(checkout.library)

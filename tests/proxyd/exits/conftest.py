@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support.exits.device import Port
 
-from proxyd.bounds import Bounds
+from proxyd.wiring.bounds import Bounds
 
 
 @pytest.fixture

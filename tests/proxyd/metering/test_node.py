@@ -14,12 +14,12 @@ from market.bandwidth.leases import Leases
 from market.base.ids import Identifiers
 from market.money.money import GB
 from proxyd.loop.clock import ObservedTime
-from proxyd.membership import Membership
 from proxyd.metering.fence import Fence
 from proxyd.metering.meter import cluster_meter
 from proxyd.metering.node import Node, Reaper
-from proxyd.tasks import Tasks
 from proxyd.wire.events import Refusal
+from proxyd.wiring.membership import Membership
+from proxyd.wiring.tasks import Tasks
 
 TIMEOUT_SECONDS = 15.0
 

@@ -8,11 +8,11 @@ import pytest
 
 from proxyd import __version__
 from proxyd.compiled import finder
-from proxyd.listeners import Listeners
-from proxyd.ops.listening import listen
-from proxyd.ops.sd_notify import ServiceManager
+from proxyd.ops.processes.listening import listen
+from proxyd.ops.processes.sd_notify import ServiceManager
 from proxyd.supervisor.announcer import Announcer
 from proxyd.supervisor.child import Child
+from proxyd.wiring.listeners import Listeners
 
 
 class Processes:

@@ -7,10 +7,10 @@ from contextlib import ExitStack, suppress
 import pytest
 from support.base.cases import cases
 
-from proxyd.listeners import Listeners
-from proxyd.ops.listening import bound_port, listen
-from proxyd.ops.sd_notify import ServiceManager
+from proxyd.ops.processes.listening import bound_port, listen
+from proxyd.ops.processes.sd_notify import ServiceManager
 from proxyd.supervisor.child import PAUSE_MOST_SECONDS, STEADY_SECONDS, Child, in_words
+from proxyd.wiring.listeners import Listeners
 
 CLIENTS = 40  # with this number one of two sockets is left without any client once in 10^12 times
 

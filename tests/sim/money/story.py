@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from config.settings import PaymentSettings, PayoutSettings
-from proxyd.build_services import PaymentServices
+from proxyd.wiring.build_services import PaymentServices
 from tests.sim.money.bank import LATE_MOST_SECONDS, NAME, BankClient, SimBank
 from tests.sim.money.earners import Earner, Teller
 from tests.sim.money.payers import Desk, Notices, Payer

@@ -9,8 +9,8 @@ from market.erasure.erasing import Tools
 from market.staff.abuse.exit_use import Found, Question
 from market.staff.desk import StaffDesk, StaffTerms
 from market.staff.money.user_limits import PriceBounds
-from proxyd import slices
-from proxyd.ops.abuse_settings import rules_of
+from proxyd.wiring import slices
+from proxyd.wiring.abuse_settings import rules_of
 from tests.sim.jobs import Records
 from tests.sim.letters import MailServer, PeopleBooks
 from tests.sim.staff.books import HouseBooks

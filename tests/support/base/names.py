@@ -52,4 +52,4 @@ def look_names_up_by(monkeypatch: pytest.MonkeyPatch, resolver: Resolver) -> Non
         exit_.resolver = resolver
         return Gateway(reactor, meter, exit_, resolver, *others)
 
-    monkeypatch.setattr("proxyd.build.Gateway", build)
+    monkeypatch.setattr("proxyd.wiring.build.Gateway", build)

@@ -12,7 +12,7 @@ from market.staff.base.roles import Role
 from market.staff.members import accounts, keys, logins
 from market.staff.members.accounts import Created
 from market.staff.members.keys import NewStaffKey
-from proxyd.ops.listening import bound_port
+from proxyd.ops.processes.listening import bound_port
 from storage.engines.store import Transaction
 from support.daemons.declared import declared
 from support.daemons.service import Answer, Service, running, settings_for

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from api.http.limits import ConnectionTimes
-from proxyd.bounds import Bounds, ExitBounds
 from proxyd.gateway import ClientBounds
-from proxyd.market_work import CheckTimes
 from proxyd.metering.meter import MeterBounds
 from proxyd.metering.single_flight import NegativeBounds
 from proxyd.relay.closing import ClosingBounds
+from proxyd.wiring.bounds import Bounds, ExitBounds
+from proxyd.wiring.market_work import CheckTimes
 
 
 def bounded(bounds: Bounds) -> pytest.MarkDecorator:

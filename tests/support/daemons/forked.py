@@ -171,7 +171,7 @@ class Forker:
 def _import_all() -> None:
     """Import the modules that daemons use in their first second, in the way of `proxyd serve`."""
     import_module("proxyd.cli.commands").import_servers()
-    for name in import_module("proxyd.build").USED_LATER:
+    for name in import_module("proxyd.wiring.build").USED_LATER:
         import_module(name)
     load = import_module("storage.engines.open").load
     for url in ("sqlite:///", "postgresql://"):
@@ -194,7 +194,7 @@ async def _build_daemon(folder: Path) -> None:
         "auth": {"signing_key": "k" * 40},
     }
     settings_type = import_module("config.settings").Settings
-    build = import_module("proxyd.build").build
+    build = import_module("proxyd.wiring.build").build
     daemon = await build(import_module("msgspec").convert(settings, settings_type))
     await daemon.close()
 

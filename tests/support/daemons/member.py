@@ -23,7 +23,7 @@ async def open_shared(url: str, **options: Any) -> Store:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, as `proxyd` does."""
     commands.import_servers()
-    import_module("proxyd.build").open_store = open_shared
+    import_module("proxyd.wiring.build").open_store = open_shared
     return __main__.main(arguments)
 
 

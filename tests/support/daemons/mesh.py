@@ -5,9 +5,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from proxyd.bounds import USUAL, Bounds
 from proxyd.exits.attached.certificate import own_certificate
 from proxyd.exits.nodes.mesh import Mesh
+from proxyd.wiring.bounds import USUAL, Bounds
 from support.base.waiting import until
 from support.daemons.service import Service, running, settings_for
 from support.exits.device import EXITS

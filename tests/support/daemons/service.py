@@ -16,11 +16,11 @@ import msgspec
 from config.settings import Settings
 from market.money.audit import audit_ledger
 from market.money.money import Currency, micro
-from proxyd.bounds import USUAL, Bounds
-from proxyd.build import build
-from proxyd.daemon import Daemon
 from proxyd.loop import clock
-from proxyd.ops.listening import bound_port
+from proxyd.ops.processes.listening import bound_port
+from proxyd.wiring.bounds import USUAL, Bounds
+from proxyd.wiring.build import build
+from proxyd.wiring.daemon import Daemon
 from storage.engines.store import Transaction
 from support.daemons.declared import declared
 from support.database import sqlite

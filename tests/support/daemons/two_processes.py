@@ -13,16 +13,16 @@ from typing import Any
 
 import aiohttp
 
-from proxyd.bounds import USUAL, Bounds
-from proxyd.build import build
-from proxyd.daemon import Daemon
 from proxyd.exits.processes.answering import ExitDesk
 from proxyd.exits.processes.asking import AskedExits
 from proxyd.gateway import Gateway
-from proxyd.listeners import Listeners
-from proxyd.ops.listening import bound_port, listen, listen_for_processes
-from proxyd.ops.role import METRICS_MAX_BYTES, OVERVIEW_MAX_BYTES, Overview, Role
-from proxyd.ops.shared_record import SharedRecord
+from proxyd.ops.processes.listening import bound_port, listen, listen_for_processes
+from proxyd.ops.processes.role import METRICS_MAX_BYTES, OVERVIEW_MAX_BYTES, Overview, Role
+from proxyd.ops.processes.shared_record import SharedRecord
+from proxyd.wiring.bounds import USUAL, Bounds
+from proxyd.wiring.build import build
+from proxyd.wiring.daemon import Daemon
+from proxyd.wiring.listeners import Listeners
 from support.base.waiting import until
 from support.daemons.service import Service, settings_for
 from support.database import sqlite

@@ -54,8 +54,6 @@ from proxyctl.protocol.frames import (
 )
 from proxyctl.protocol.policy import Policy
 from proxyd.acceptor import Acceptor
-from proxyd.bounds import EXITS as EXIT_BOUNDS
-from proxyd.bounds import USUAL, Bounds, ExitBounds
 from proxyd.counters import ExitCounters
 from proxyd.exits.attached.arrivals import prepare
 from proxyd.exits.attached.attached import Attached
@@ -73,9 +71,11 @@ from proxyd.exits.nodes.lending import FEATURE, Lending
 from proxyd.exits.nodes.loans import Loans
 from proxyd.limits import ExitLimits
 from proxyd.loop.reactor import Reactor
-from proxyd.ops.listening import bound_port
+from proxyd.ops.processes.listening import bound_port
 from proxyd.relay.closing import is_dead
 from proxyd.wire.wants import Wants
+from proxyd.wiring.bounds import EXITS as EXIT_BOUNDS
+from proxyd.wiring.bounds import USUAL, Bounds, ExitBounds
 from storage.engines.store import Transaction
 from support.base.names import Localhost
 from support.base.waiting import PATIENCE_SECONDS, until

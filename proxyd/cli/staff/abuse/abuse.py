@@ -25,9 +25,9 @@ from proxyd.cli.staff.base.desk import (
     act_row,
     when,
 )
-from proxyd.ops import exit_records
-from proxyd.ops.abuse_settings import rules_of
-from proxyd.ops.access_lines import timestamp
+from proxyd.ops.access_log import exit_records
+from proxyd.ops.access_log.access_lines import timestamp
+from proxyd.wiring.abuse_settings import rules_of
 from storage.staff.abuse.tickets import TicketRow
 
 NAMES: Final = Names("--exit-ip", "--at", "--to")

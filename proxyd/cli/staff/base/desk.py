@@ -16,7 +16,7 @@ from market.staff.base.columns import written as columns_written
 from market.staff.base.roles import Machine
 from market.staff.members.factors import Factors
 from proxyd.cli.output import moment
-from proxyd.ops.signing_key import signing_key
+from proxyd.ops.base.signing_key import signing_key
 from storage.staff.base.log import ShownLogRow
 
 FAILED = 1

@@ -9,7 +9,7 @@ from market.staff.leaving.posters import leaving_posters
 from market.staff.money.second_person import Poster
 from proxyd.cli.staff.base.desk import Desk
 from proxyd.cli.staff.base.letters import letters_of, sealing_of
-from proxyd.ops import erasures
+from proxyd.ops.erasure import erasures
 
 
 def tools_of(desk: Desk) -> Tools:

@@ -4,7 +4,7 @@ from market.accounts.letters import Letters
 from market.accounts.outbox import OUTBOX_PURPOSE, Outbox
 from market.base.sealing import Sealing
 from proxyd.cli.staff.base.desk import Desk
-from proxyd.ops.signing_key import signing_key
+from proxyd.ops.base.signing_key import signing_key
 
 
 def sealing_of(desk: Desk) -> Sealing:
@@ -15,7 +15,7 @@ def sealing_of(desk: Desk) -> Sealing:
 def letters_of(desk: Desk) -> Letters:
     """Return the letters of the service."""
     # Here, so that a command that sends none does not wait for an HTTP server.
-    from proxyd.slices import app_url, site_terms  # noqa: PLC0415
+    from proxyd.wiring.slices import app_url, site_terms  # noqa: PLC0415
 
     settings = desk.settings
     emails = Outbox(desk.context, sealing_of(desk), "mail")

@@ -8,7 +8,7 @@ from market.staff.cases.base import Decision, Kind
 from market.staff.cases.cases import WHOLE, Cases, JudgedCase
 from proxyd.cli.staff.base.desk import Command, Desk, Ended, Report, when
 from proxyd.cli.staff.money.money import report
-from proxyd.ops.books import approval_limits
+from proxyd.ops.base.books import approval_limits
 
 
 def _cases_of(desk: Desk) -> Cases:

@@ -10,17 +10,17 @@ from market.files.artifacts import Artifacts
 from market.logs.disk import LogDisk
 from market.staff.leaving import closing, erasing
 from market.staff.money.approvals import Outcome, State
-from proxyd import slices
 from proxyd.cli.output import OutputError
 from proxyd.cli.staff.base.desk import WAITS, Command, Desk, Ended, Report, when
 from proxyd.cli.staff.base.endings import finish_erasures, tools_of
 from proxyd.cli.staff.base.letters import letters_of
-from proxyd.ops.books import approval_limits
+from proxyd.ops.base.books import approval_limits
+from proxyd.wiring import slices
 from storage.logs.files import LogFiles
 
 
 async def _export(desk: Desk, options: Namespace) -> Report:
-    from proxyd.build_services import blobs_of  # noqa: PLC0415 - imports the whole service
+    from proxyd.wiring.build_services import blobs_of  # noqa: PLC0415 - imports the whole service
 
     settings = desk.settings
     user = await closing.export(desk.context, desk.author, options.user)

@@ -8,7 +8,7 @@ from market.staff.members.logins import StaffLogins
 from market.staff.members.rescue import Post
 from proxyd.cli.staff.base.desk import Command, Desk, Report, when
 from proxyd.cli.staff.base.letters import sealing_of
-from proxyd.ops.signing_key import signing_key
+from proxyd.ops.base.signing_key import signing_key
 
 
 async def _rescue(desk: Desk, options: Namespace) -> Report:

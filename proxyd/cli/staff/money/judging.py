@@ -8,10 +8,10 @@ from market.staff.money import job_logs, judging
 from market.staff.money.approvals import State
 from market.staff.money.evidence import TABLES
 from market.staff.money.judging import Evidence, Verdict
-from proxyd import slices
 from proxyd.cli.staff.base.desk import LOGS, Command, Desk, Ended, Report, Row, table, when
 from proxyd.cli.staff.money.money import report
-from proxyd.ops.books import approval_limits
+from proxyd.ops.base.books import approval_limits
+from proxyd.wiring import slices
 from storage.jobs.reviews import DisputesRow, ReviewRow
 from storage.logs.files import Attempt
 

@@ -12,7 +12,7 @@ from market.staff.leaving import closing
 from market.staff.money import approvals, deposits, money, second_person
 from market.staff.money.approvals import Outcome, State
 from proxyd.cli.staff.base.desk import WAITS, Command, Desk, Ended, Report, when
-from proxyd.ops.books import approval_limits
+from proxyd.ops.base.books import approval_limits
 from storage.staff.money.approvals import ShownApprovalRow
 
 WORDS = {State.DONE: "deposited", State.DONE_BEFORE: "was deposited before"}

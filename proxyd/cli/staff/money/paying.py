@@ -16,12 +16,12 @@ from market.payouts.details import METHODS_PURPOSE
 from market.payouts.rules import Earnings
 from market.payouts.terms import RejectReason
 from market.staff.money import paying
-from proxyd import slices
 from proxyd.cli.output import OutputError
 from proxyd.cli.staff.base.desk import FAILED, WAITS, Command, Desk, Ended, Report, Row, when
 from proxyd.cli.staff.money.money import report
-from proxyd.ops.books import approval_limits
-from proxyd.ops.signing_key import signing_key
+from proxyd.ops.base.books import approval_limits
+from proxyd.ops.base.signing_key import signing_key
+from proxyd.wiring import slices
 from storage.payouts.payouts import PayoutRow
 
 TABLE = "csv"

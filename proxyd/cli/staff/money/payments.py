@@ -6,7 +6,7 @@ from market.money.money import Currency, as_decimal
 from market.staff.money import doubts, forgiving, payments
 from proxyd.cli.staff.base.desk import Command, Desk, Ended, Report, Row, when
 from proxyd.cli.staff.money.money import report
-from proxyd.ops.books import approval_limits
+from proxyd.ops.base.books import approval_limits
 from storage.payments.payments import PaymentRow
 
 

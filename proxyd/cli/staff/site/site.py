@@ -10,8 +10,8 @@ from market.base.errors import Code, MarketError
 from market.staff.site import site
 from market.staff.site.site import TEXT_MAX_CHARACTERS, Publication, TextKind
 from proxyd.cli.staff.base.desk import FAILED, Command, Desk, Ended, Report, Row, when
-from proxyd.ops.access_place import access_folder
-from proxyd.slices import app_url
+from proxyd.ops.access_log.access_place import access_folder
+from proxyd.wiring.slices import app_url
 from storage.site.texts import TextRow
 
 UTF8_MAX_BYTES = 4  # of a character

@@ -12,7 +12,7 @@ from market.staff.stopping.suspending import Ordered
 from proxyd.cli.staff.base.desk import FAILED, Command, Desk, Ended, Report, Row, when
 from proxyd.cli.staff.base.ends import end_of
 from proxyd.cli.staff.base.letters import letters_of
-from proxyd.slices import bounds, job_terms
+from proxyd.wiring.slices import bounds, job_terms
 from storage.engines.claim import is_claimed
 from storage.engines.place import is_sqlite
 

@@ -16,11 +16,11 @@ from support.targets.tls import client_hello
 from config.check import EXIT_PORTS_MAX
 from market.base.errors import Code, MarketError
 from proxyctl.protocol.frames import PREFACE, Preface, ServiceLimits
-from proxyd.bounds import ExitBounds
 from proxyd.exits.attached import arrivals as module
 from proxyd.exits.attached.arrivals import ArrivalTimes
 from proxyd.exits.attached.handshakes import HANDSHAKES_AT_ONCE, HANDSHAKES_PER_EXIT
 from proxyd.exits.attached.listener import PortBounds
+from proxyd.wiring.bounds import ExitBounds
 from storage.engines.errors import UnavailableError
 
 

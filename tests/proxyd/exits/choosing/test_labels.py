@@ -27,11 +27,11 @@ from support.exits.device import Device, consented
 from support.targets import targets
 
 from market.exits.wants import parse
-from proxyd.bounds import USUAL, Bounds
 from proxyd.exits.choosing.labels import LabelBounds, Labels, hash_of
 from proxyd.exits.dialling.dial import Via
 from proxyd.loop import clock
 from proxyd.wire.events import Failure
+from proxyd.wiring.bounds import USUAL, Bounds
 from storage.engines.errors import UnavailableError
 from storage.engines.store import Transaction
 from storage.exits import mesh as queries

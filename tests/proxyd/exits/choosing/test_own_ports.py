@@ -18,7 +18,7 @@ from market.exits.consents import Door
 from proxyctl.protocol.frames import DENIED_MAX, DENY, Deny, encode
 from proxyd.egress.resolve import LookupFailedError
 from proxyd.exits.choosing.own_ports import NETWORKS_MAX, OwnPorts
-from proxyd.ops.listening import bound_port
+from proxyd.ops.processes.listening import bound_port
 
 HERE, OUTSIDE = ip_address("127.0.0.1"), ip_address("93.184.220.2")
 DENIED = "11.9.9.0/24"

@@ -39,13 +39,13 @@ from proxyctl.protocol.frames import (
     Pong,
     ServiceLimits,
 )
-from proxyd.bounds import ExitBounds
 from proxyd.egress.resolve import DnsResolver
 from proxyd.exits.attached.pool import Parked
 from proxyd.exits.dialling.dial import DialTimes, Via
 from proxyd.exits.dialling.target import seen_address
 from proxyd.wire.events import Address, Failure
 from proxyd.wire.wants import Wants
+from proxyd.wiring.bounds import ExitBounds
 
 LOOPBACK = ip_address("127.0.0.1")
 ANY = Wants()

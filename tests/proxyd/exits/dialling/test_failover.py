@@ -12,12 +12,12 @@ from support.daemons.bounded import bounded, exit_bounds
 from support.exits.device import Device, Port, answering, ignore
 
 from proxyctl.protocol.frames import Dial, DialOutcome
-from proxyd.bounds import Bounds
 from proxyd.exits.choosing.directory import Directory
 from proxyd.exits.dialling.dial import DialTimes, Via
 from proxyd.exits.dialling.watch import PATIENCE_LEAST_SECONDS
 from proxyd.wire.events import Failure
 from proxyd.wire.wants import Wants
+from proxyd.wiring.bounds import Bounds
 
 LOOPBACK = ip_address("127.0.0.1")
 SOFT, STRICT = Wants(session="label"), Wants(session="label", strict=True)

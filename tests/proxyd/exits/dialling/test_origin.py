@@ -26,11 +26,11 @@ from support.exits.device import (
 from support.targets.targets import echo
 
 from proxyctl.protocol.frames import CALL, CALL_NUMBER_BYTES, CALLS, DialOutcome, Seen
-from proxyd.bounds import Bounds
 from proxyd.exits.attached.attached import CROWDED, WANDERING
 from proxyd.exits.attached.origins import MOVES_MAX
 from proxyd.exits.dialling import origin
-from proxyd.ops.listening import bound_port
+from proxyd.ops.processes.listening import bound_port
+from proxyd.wiring.bounds import Bounds
 
 ELSEWHERE = "127.0.0.9"
 

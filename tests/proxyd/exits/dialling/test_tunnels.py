@@ -27,13 +27,13 @@ from proxyctl.protocol.frames import (
     encode,
 )
 from proxyctl.protocol.secure import END, ChunkReader, chunked
-from proxyd.bounds import EXITS
 from proxyd.exits.attached.control import USUAL as CONTROL
 from proxyd.exits.attached.control import ControlBounds
 from proxyd.exits.dialling.orders import TunnelError
 from proxyd.exits.dialling.streams import IDLE_SECONDS
 from proxyd.exits.dialling.tunnels import USUAL, DeviceTunnels, TunnelBounds
 from proxyd.loop.reactor import Reactor
+from proxyd.wiring.bounds import EXITS
 from storage.engines.errors import UnavailableError
 
 JOB = "01234567-89ab-cdef-0123-456789abcdef"

@@ -21,11 +21,10 @@ from support.database import postgres
 from support.exits.device import consented, context_of, listener_of
 
 from proxyctl.protocol.frames import ServiceLimits
-from proxyd.bounds import Bounds
 from proxyd.exits.attached.certificate import fingerprint, own_certificate
 from proxyd.exits.nodes.link import LinkTimes, client_context
 from proxyd.exits.nodes.peers import MeshBounds
-from proxyd.ops.listening import bound_port
+from proxyd.ops.processes.listening import bound_port
 from proxyd.wire.links import (
     DIALLED,
     DIALLER,
@@ -44,6 +43,7 @@ from proxyd.wire.links import (
     link_key,
     proof,
 )
+from proxyd.wiring.bounds import Bounds
 from storage.exits import mesh as queries
 from storage.exits.mesh import DoorRow
 

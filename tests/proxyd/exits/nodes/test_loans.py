@@ -35,13 +35,13 @@ from proxyctl.protocol.frames import (
     encode,
 )
 from proxyctl.protocol.frames import Return as ReturnToHome
-from proxyd.bounds import Bounds, ExitBounds
 from proxyd.exits.dialling.dial import Via
 from proxyd.exits.nodes.borrowing import BorrowingBounds
 from proxyd.exits.nodes.lending import LendingBounds
 from proxyd.wire.events import Failure
 from proxyd.wire.links import Borrow, Borrowed, Carrying, Passed, Return
 from proxyd.wire.wants import Wants
+from proxyd.wiring.bounds import Bounds, ExitBounds
 
 LOOPBACK = ip_address("127.0.0.1")
 

@@ -22,10 +22,10 @@ from proxyctl.exit.agent.agent import Agent
 from proxyctl.exit.base import names
 from proxyctl.exit.base.limits import DeviceLimits
 from proxyctl.exit.base.record import Consent
-from proxyd.bounds import Bounds
 from proxyd.exits.attached.certificate import own_certificate
 from proxyd.exits.nodes.peers import MeshBounds
 from proxyd.exits.nodes.remote import AnyExit
+from proxyd.wiring.bounds import Bounds
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from support.exits.device import Granted, Port, ignore
 from support.targets import targets
 
 from proxyctl.protocol.frames import ServiceLimits
-from proxyd.bounds import Bounds
 from proxyd.exits.attached.attached import Attached
 from proxyd.exits.choosing.entries import Place
 from proxyd.exits.dialling.dial import Via
@@ -26,10 +25,11 @@ from proxyd.exits.processes import asking
 from proxyd.exits.processes.answering import EXHAUSTED_PAUSE_SECONDS, LINES_MAX, ExitDesk
 from proxyd.exits.processes.asking import USUAL, AskedExits, AskingTimes
 from proxyd.loop.reactor import BUFFER_BYTES
-from proxyd.ops.listening import listen_for_processes
+from proxyd.ops.processes.listening import listen_for_processes
 from proxyd.wire.asks import RELAYS_PER_MESSAGE, Ended, Moved, Relaying, Resume, encode
 from proxyd.wire.events import Failure
 from proxyd.wire.wants import Wants
+from proxyd.wiring.bounds import Bounds
 
 LOOPBACK = ip_address("127.0.0.1")
 

@@ -51,7 +51,7 @@ from proxyd.exits.watching.bounds import CanaryBounds
 from proxyd.exits.watching.fetch import page_of
 from proxyd.exits.watching.rounds import Rounds
 from proxyd.exits.watching.truths import halves
-from proxyd.ops.listening import bound_port
+from proxyd.ops.processes.listening import bound_port
 from storage.engines.errors import UnavailableError
 
 

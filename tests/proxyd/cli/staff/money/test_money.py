@@ -15,7 +15,7 @@ from market.money.money import MICRO, Currency
 from market.staff.base.roles import Machine
 from market.staff.money import money
 from proxyd.loop import runner
-from proxyd.ops.books import context_of
+from proxyd.ops.base.books import context_of
 from storage.engines.open import open_store
 from tests.proxyd.cli.staff.test_commands import ME, answer
 from tests.proxyd.cli.test_commands import (  # noqa: F401 - fixtures

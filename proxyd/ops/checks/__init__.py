@@ -1,0 +1,1 @@
+"""Checks of settings and machine, with one warning for each risk."""

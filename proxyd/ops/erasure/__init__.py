@@ -1,0 +1,1 @@
+"""Erased users: the record of erasures, and their clients' addresses in the access log."""

@@ -1,0 +1,1 @@
+"""Metrics: the daemon's counters in Prometheus' format, from one process or several."""

@@ -1,0 +1,1 @@
+"""A process among others: inherited sockets, its role, the service manager."""

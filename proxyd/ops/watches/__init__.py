@@ -1,0 +1,1 @@
+"""Watches of the service: reasons for alerts, the disks, the page of the status."""
