@@ -9,7 +9,7 @@ from support.base.cases import cases
 
 ROOT = Path(__file__).parent.parent
 # All modules that build parts of the daemon out of others.
-WIRING = sorted([*(ROOT / "proxyd").glob("build*.py"), ROOT / "market" / "market.py"])
+WIRING = sorted([*(ROOT / "proxyd" / "wiring").glob("build*.py"), ROOT / "market" / "market.py"])
 ROOMS = ("proxyd", "market", "api", "storage", "config")
 # Comments that announce a part which is written in from outside, later.
 ANNOUNCED = re.compile(
