@@ -27,6 +27,7 @@ from market.staff.audit import audit_all
 from market.staff.base.roles import Machine, Member, Role, Via
 from market.staff.money import deposits, doubts
 from market.staff.money import payments as staff_payments
+from storage.accounts import closures
 from storage.engines.store import Store, Transaction
 from storage.payouts import payouts as payout_queries
 
@@ -161,8 +162,13 @@ async def test_a_crash_after_the_request_leaves_a_payment_that_can_be_paid(
 
 
 async def test_other_facts_than_expected_credit_nothing(market: Market, bank: Bank) -> None:
-    changes = ({"amount": 21 * USD}, {"currency": "eur"}, {"payment_id": "x"}, {"has_mode": False})
-    for change in changes:
+    for change in (
+        {"amount": 21 * USD},
+        {"amount": 19 * USD},
+        {"currency": "eur"},
+        {"payment_id": "x"},
+        {"has_mode": False},
+    ):
         user = await market.person()
         payment = await market.payments.create(user, 20 * USD)
         bank.pay(payment.id)
@@ -508,6 +514,46 @@ async def test_money_for_an_erased_account_waits_for_the_operator(
     shown = await staff_payments.shown(market.context, Machine("root"), payment.id)
     assert (shown.row.status, shown.row.doubt) == ("doubtful", "the account was erased")
     assert await available(market, user) == 0
+
+
+async def refused_later(market: Market, bank: Bank, payment_id: str) -> None:
+    """Have the card refuse a refund that was made."""
+    (refund,) = bank.of(payment_id).returns
+    bank.decide(payment_id, refund.ref, "void")
+    await look(market, payment_id)
+
+
+@pytest.mark.both_engines
+async def test_a_refund_that_comes_back_after_the_closing_is_not_given_up(
+    market: Market, bank: Bank
+) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+    await market.payments.refund(user, payment_id, 20 * USD)
+    market.clock.now += 60
+    now = market.clock.now
+    await market.store.write(closures.close, user, waives=True, now=now, due_at=now + 1)
+    await refused_later(market, bank, payment_id)
+    erased = market.store.write(erasing.erase, market.context, tools(market), user, waives=False)
+    assert await refusal(erased) is Code.ACCOUNT_NOT_EMPTY
+    assert await available(market, user) == 20 * USD
+
+
+@pytest.mark.both_engines
+async def test_a_refund_that_comes_back_after_an_erasure_goes_to_the_house(
+    market: Market, bank: Bank
+) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+    await market.payments.refund(user, payment_id, 20 * USD)
+    await market.store.write(erasing.erase, market.context, tools(market), user, waives=False)
+    before = await told(market, user)
+    for _ in range(2):
+        await refused_later(market, bank, payment_id)
+    assert await available(market, user) == 0
+    assert await balance(market, ledger.unclaimed(Currency.USD)) == 20 * USD
+    assert await told(market, user) == before
+    await audit_passes(market)
 
 
 async def test_a_refund_that_happened_after_its_refusal_is_booked(
