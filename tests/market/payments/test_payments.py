@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from msgspec.structs import replace
 from support.base.clock import Clock
 from support.database.plans import watched
 from support.market.books import available, balance, held, refusal
@@ -22,6 +23,7 @@ from market.money.money import GB, MICRO, Currency
 from market.payments.booking import reference_of
 from market.payments.payments import PaymentView
 from market.payments.provider import ProviderError
+from market.payments.terms import CENT
 from market.payouts import steps
 from market.staff.audit import audit_all
 from market.staff.base.roles import Machine, Member, Role, Via
@@ -253,6 +255,20 @@ async def test_a_lost_dispute_is_a_debt_that_any_deposit_pays(market: Market, ba
     assert await available(market, user) == 21 * USD
 
 
+async def test_a_report_after_the_end_of_a_return_changes_nothing(
+    market: Market, bank: Bank
+) -> None:
+    """The states of a provider may come in any order, and the end is the end."""
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+    ref = bank.dispute(payment_id, 20 * USD)
+    for state in ("pending", "void", "pending", "done", "void"):
+        bank.decide(payment_id, ref, state)
+        await look(market, payment_id)
+    assert (await available(market, user), await held(market, user)) == (20 * USD, 0)
+    assert (await view(market, user, payment_id)).status == "paid"
+
+
 async def test_a_won_dispute_releases_the_money(market: Market, bank: Bank) -> None:
     user = await market.person()
     payment_id = await paid(market, bank, user)
@@ -296,6 +312,20 @@ async def test_a_page_of_payments_reads_all_their_returns_at_once(
         (made[3], []),
     ]
     assert await market.payments.page(user, before=made[0], limit=50) == []
+
+
+@pytest.mark.parametrize(
+    ("percent", "cents", "tax"),
+    # By hand: 6.00 * 20 / 120 = 1.00, 5.20 * 20 / 120 = 0.8667, 5.01 * 20 / 120 = 0.835.
+    [(20, 600, 100), (20, 520, 87), (20, 501, 84), (20, 500, 83), (19, 12, 2), (0, 520, 0)],
+)
+async def test_the_tax_in_an_amount_is_rounded_to_the_nearest_cent(
+    market: Market, bank: Bank, percent: int, cents: int, tax: int
+) -> None:
+    user = await market.person()
+    receipt = await market.payments.receipt(user, await paid(market, bank, user))
+    shown = replace(receipt, receipt=receipt.receipt._replace(tax_basis_points=percent * 100))
+    assert shown.tax_in(cents * CENT) == tax * CENT
 
 
 @pytest.mark.both_engines

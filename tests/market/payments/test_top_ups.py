@@ -181,6 +181,19 @@ async def test_the_ceiling_of_a_month_holds_until_the_next(market: Market, bank:
     assert (await market.top_ups.find(user)).month_spent == 20 * USD
 
 
+async def test_a_ceiling_that_the_operator_lowers_holds_for_older_top_ups(
+    market: Market, bank: Bank
+) -> None:
+    user = await topped_up(market, bank)
+    await market.bandwidth.buy(user, quota_bytes=20 * GB, price_per_gb=USD)
+    market.clock.now += 700
+    market.payments.terms = replace(market.payments.terms, top_up_month=30 * USD)
+    lowered = TopUps(market.context, market.payments, market.letters)
+    assert await lowered.sweep() == 0
+    assert "top-up:" + user in await letters(market)
+    assert await market.top_ups.sweep() == 0, "it waits for the next month"
+
+
 async def test_refusals_back_off_and_end_the_top_up(market: Market, bank: Bank) -> None:
     user = await saved(market, bank)
     bank.cards.failure = "refused"

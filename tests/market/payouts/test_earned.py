@@ -1,6 +1,8 @@
 """Earned money: its sources, its uses, and the money that never becomes it, on both engines."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.base.cases import cases
 from support.market.books import available, refusal
 from support.market.jobs import device_of, running, wanted
@@ -17,10 +19,12 @@ from support.market.payouts import (
     reward,
 )
 
-from market.base.errors import Code
+from market.base.errors import Code, MarketError
 from market.money.audit import audit_ledger
 from market.money.money import MICRO, Currency
 from market.payouts.payouts import Request
+from market.payouts.rules import quote, worth_of
+from market.payouts.terms import CENT, PayoutTerms
 from storage.engines.store import Transaction
 
 CREDIT = Currency.CREDIT
@@ -134,7 +138,7 @@ async def test_no_more_than_the_earned_part_is_paid_out(market: Market) -> None:
     [
         "UPDATE accounts SET earned = 7 WHERE id = 'user:' || :user || ':available:credit'",
         "UPDATE earned_totals SET total = total + 1 WHERE user_id = :user",
-        "UPDATE earned_lines SET is_back = 1 WHERE account = 'user:' || :user || ':available:credit'",
+        "UPDATE earned_lines SET is_back = 1 WHERE account LIKE 'user:' || :user || '%'",
     ],
 )
 async def test_the_audit_finds_changed_earnings(market: Market, statement: str) -> None:
@@ -167,3 +171,24 @@ async def test_the_database_refuses_more_earned_money_than_there_is(market: Mark
 
     with pytest.raises(Exception, match="accounts_earned_within"):
         await market.store.write(change)
+
+
+@given(
+    rate=st.integers(1, 3 * MICRO),
+    amount=st.integers(1, 10**13),
+    fee=st.sampled_from([0, CENT, MICRO // 2]),
+)
+def test_a_payout_of_credits_is_worth_what_is_sent(rate: int, amount: int, fee: int) -> None:
+    """No cent for less credits than it costs, and not a micro-credit more than that."""
+    terms = PayoutTerms(credit_rate=rate, minimum=5 * MICRO, fee=fee)
+    worth = worth_of(terms, CREDIT, amount)
+    if worth < 5 * MICRO:
+        with pytest.raises(MarketError):
+            quote(terms, CREDIT, amount)
+        return
+    price = quote(terms, CREDIT, amount)
+    assert (price.usd, price.usd % CENT) == (worth - worth % CENT, 0)
+    assert price.amount <= amount
+    assert (price.amount - 1) * rate < price.usd * MICRO <= price.amount * rate
+    assert 0 <= price.fee_amount < price.amount
+    assert price.fee_amount * rate <= fee * MICRO
