@@ -181,6 +181,31 @@ async def test_the_ceiling_of_a_month_holds_until_the_next(market: Market, bank:
     assert (await market.top_ups.find(user)).month_spent == 20 * USD
 
 
+async def test_no_second_payment_begins_while_the_first_has_no_end(
+    market: Market, bank: Bank, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The schema refuses a second one as well, which would be an error in the log."""
+    user = await saved(market, bank)
+    await market.top_ups.set_on(user, PLAN, Maker())
+
+    def away(moment: str) -> None:
+        if moment == "charge":
+            raise ProviderError("no answer")
+
+    bank.fail = away
+    assert await market.top_ups.sweep() == 1
+    for _ in range(3):
+        market.clock.now += 700
+        assert await market.top_ups.sweep() == 0
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
+    bank.fail = lambda moment: None
+    market.clock.now += 4 * 3_600
+    await market.payments.sweep()
+    assert await available(market, user) == 20 * USD
+    (row,) = await payments(market, user)
+    assert row.status == "paid"
+
+
 async def test_a_ceiling_that_the_operator_lowers_holds_for_older_top_ups(
     market: Market, bank: Bank
 ) -> None:
