@@ -500,6 +500,52 @@ async def test_a_notice_just_after_a_look_is_not_forgotten(market: Market, bank:
     assert await available(market, user) == 20 * USD
 
 
+async def test_a_process_that_ends_after_a_notice_leaves_the_look_to_the_sweeper(
+    market: Market, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = await market.person()
+    payment = await market.payments.create(user, 20 * USD)
+    bank.pay(payment.id)
+    market.clock.now += 3
+
+    async def ended(payment_id: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(market.payments, "fulfil", ended)
+        with pytest.raises(KeyboardInterrupt):
+            await market.payments.receive("bank", HEADERS, bank.notice(payment.id))
+    assert await market.payments.sweep() == 1
+    assert await available(market, user) == 20 * USD
+
+
+async def test_a_refund_without_an_answer_is_requested_again_within_a_minute(
+    market: Market, bank: Bank
+) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+
+    def away(moment: str) -> None:
+        if moment == "refund":
+            raise ProviderError("no answer")
+
+    bank.fail = away
+    await market.payments.refund(user, payment_id, 5 * USD)
+    bank.fail = lambda moment: None
+    market.clock.now += 60
+    assert await market.payments.sweep() == 1
+    assert await held(market, user) == 0
+    assert [each.amount for each in bank.of(payment_id).returns] == [5 * USD]
+
+
+async def test_a_part_of_a_cent_is_not_refundable(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+    await market.bandwidth.buy(user, quota_bytes=GB // 200, price_per_gb=USD)
+    assert await available(market, user) == 20 * USD - CENT // 2
+    assert (await view(market, user, payment_id)).refundable == 20 * USD - CENT
+
+
 async def test_a_dispute_and_a_debt_stop_payouts_at_each_step(market: Market, bank: Bank) -> None:
     user, method = await earner(market, 4_000)
     row = await request(market, user, method)
