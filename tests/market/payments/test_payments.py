@@ -255,6 +255,19 @@ async def test_a_lost_dispute_is_a_debt_that_any_deposit_pays(market: Market, ba
     assert await available(market, user) == 21 * USD
 
 
+async def test_money_that_comes_back_pays_its_debt_first(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+    await spend(market, user, 8)
+    ref = bank.dispute(payment_id, 20 * USD)
+    for state in ("done", "void"):
+        bank.decide(payment_id, ref, state)
+        await look(market, payment_id)
+    assert await balance(market, ledger.losses()) == 0
+    assert await available(market, user) == 12 * USD
+    assert await market.store.read(debts.owed, user) == 0
+
+
 async def test_a_report_after_the_end_of_a_return_changes_nothing(
     market: Market, bank: Bank
 ) -> None:
