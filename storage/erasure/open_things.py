@@ -103,7 +103,7 @@ async def has_paid_in(tx: Transaction, user_id: str, since: int) -> bool:
 
     It is a deposit, a correction, an award, or a payment that came back: a payout, or a refund that
     its card refused later. Releases of holds do not count: their money was the user's before. Money
-    of the very second counts, since nobody knows whether it came first.
+    of the very second counts: it may have come later.
     """
     found = await tx.one(
         int,

@@ -97,10 +97,7 @@ async def batches_against_payouts(tx: Transaction) -> list[DifferenceRow]:
 
 
 async def unclaimed(tx: Transaction) -> list[DifferenceRow]:
-    """Return each account of unclaimed money that is not the sum of what came back.
-
-    That is payouts, and refunds and disputes of payments.
-    """
+    """Return each account of unclaimed money that differs from the returned payouts and refunds."""
     return await tx.all(
         DifferenceRow,
         differences(

@@ -32,7 +32,7 @@ _IN_OTHER_TERMS = f"""(
 
 
 def _came(is_back: int, only: str = "TRUE") -> str:
-    """Return SQL for the transfers that brought earned money: new earnings, or what came back.
+    """Return SQL for the transfers that brought earned money: new earnings, or returned ones.
 
     The condition is a scalar: of a join PostgreSQL may read all transfers in the wanted order.
     """
