@@ -95,12 +95,16 @@ async def letters(market: Market) -> list[str]:
 
 
 @pytest.mark.both_engines
-async def test_twenty_sweepers_at_once_charge_once(market: Market, bank: Bank) -> None:
+async def test_twenty_sweepers_at_once_charge_once(
+    market: Market, bank: Bank, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They wait for each other: a second payment that the schema refused would be in the log."""
     user = await saved(market, bank)
     await market.top_ups.set_on(user, PLAN, Maker())
     await asyncio.gather(*(market.top_ups.sweep() for _ in range(20)), market.payments.sweep())
     market.clock.now += 3
     await asyncio.gather(*(market.top_ups.sweep() for _ in range(20)), market.payments.sweep())
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
     assert await available(market, user) == 20 * USD
     assert len(bank.payments) == 1
     (row,) = await payments(market, user)
