@@ -408,9 +408,11 @@ notebook: setup
 	REQUIRE_NOTEBOOK=1 REQUIRE_SANDBOX=1 $(VENV)/bin/python -m pytest tests/docs/test_documents.py -k packages
 
 # Runs the same tests against the stand-in for Stripe and the real Stripe, in its test mode, with the key of PROXYD_TEST_STRIPE_KEY.
-# With PROXYD_TEST_STRIPE_SECONDS=300 it prints a page of Stripe, and waits so long for a person who pays there.
+# With PROXYD_TEST_STRIPE_SECONDS=300 it prints a page of Stripe, and waits so long for a person who pays there. Without a key it
+# runs the half of the stand-in, and fails.
 stripe: setup
-	$(VENV)/bin/python -m pytest --capture no --timeout 900 tests/proxyd/outbound/test_stripe_live.py
+	$(VENV)/bin/python -m pytest --capture no --timeout 900 -rs tests/proxyd/outbound/test_stripe_live.py
+	@test -n "$$PROXYD_TEST_STRIPE_KEY" || { echo "Stripe itself was not asked: PROXYD_TEST_STRIPE_KEY has no sk_test_ key" >&2; exit 1; }
 
 # Requests the known weaknesses of the pinned versions from the package index.
 audit: setup

@@ -120,6 +120,7 @@ async def _audit(tx: Transaction) -> Report:
                 *difference_lines(await earned_queries.against_entries(tx)),
                 *difference_lines(await earned_queries.totals_against_entries(tx)),
                 *difference_lines(await earned_queries.holds_against_entries(tx)),
+                *_counts(await earned_queries.lines_against_entries(tx)),
             ),
         ),
         *await _payout_checks(tx),

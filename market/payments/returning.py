@@ -3,7 +3,8 @@
 A refund holds its amount until the provider confirms it. A dispute holds the rest of its amount,
 as far as the user has it. If the money goes, the hold is captured for the deposits of the house.
 The house loses the part that was spent before, and the user owes it. If the money stays, the hold
-is released.
+is released. Money that comes back for a user who is erased stays with the house, in its account of
+unclaimed money.
 """
 
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from market.events.recording import record
 from market.money import debts, ledger
 from market.money.ledger import Movement, Transfer, TransferIds, TransferKind
 from market.money.money import Currency
+from storage.accounts import closures
 from storage.engines.store import Transaction
 from storage.money import debts as debt_queries
 from storage.money import ledger as ledger_queries
@@ -62,10 +64,9 @@ async def lock(tx: Transaction, user_id: str) -> None:
         ledger.available(user_id, Currency.USD),
         ledger.held(user_id, Currency.USD),
     )
-    house = ledger.deposits(Currency.USD)
-    await ledger.lock(
-        tx, [Movement(available, held, 1), Movement(house, held, 1), *debts.accounts(user_id)]
-    )
+    house, unclaimed = ledger.deposits(Currency.USD), ledger.unclaimed(Currency.USD)
+    moves = (Movement(available, held, 1), Movement(house, unclaimed, 1))
+    await ledger.lock(tx, [*moves, *debts.accounts(user_id)])
 
 
 def require_room(rows: Sequence[ReturnRow]) -> None:
@@ -113,16 +114,10 @@ async def begin(tx: Transaction, context: Context, payment: PaymentRow, begun: B
             now=now,
         )
     if row.kind == DISPUTE:
-        await record(
-            tx,
-            context,
-            row.user_id,
-            PaymentDisputed(payment.id, shown(row.amount), shown(held)),
-            subject_id=payment.id,
-        )
+        disputed = PaymentDisputed(payment.id, shown(row.amount), shown(held))
+        await _record(tx, context, row, disputed)
     elif row.kind != OUTSIDE:
-        refund = PaymentRefundBegun(payment.id, shown(row.amount))
-        await record(tx, context, row.user_id, refund, subject_id=payment.id)
+        await _record(tx, context, row, PaymentRefundBegun(payment.id, shown(row.amount)))
     return row
 
 
@@ -181,7 +176,8 @@ async def give_back(tx: Transaction, context: Context, row: ReturnRow) -> bool:
         await _post(
             tx, context, row, "back", TransferKind.RELEASE, Movement(house, account, row.amount)
         )
-        await _pay_debts(tx, context, row, "back")
+        paid = await _pay_debts(tx, context, row, "back")
+        await _put_aside(tx, context, row, max(0, row.amount - paid))
     elif row.held:
         await ledger.capture(
             tx, hold_of(row), [], transfer_ids=TransferIds(new_id(), new_id()), now=now
@@ -190,10 +186,10 @@ async def give_back(tx: Transaction, context: Context, row: ReturnRow) -> bool:
     return True
 
 
-async def _pay_debts(tx: Transaction, context: Context, row: ReturnRow, why: str) -> None:
-    """Pay debts from the money that the user has now."""
+async def _pay_debts(tx: Transaction, context: Context, row: ReturnRow, why: str) -> int:
+    """Pay debts from the money that the user has now, and return the micro-USD."""
     account = ledger.available(row.user_id, Currency.USD)
-    await debts.pay(
+    return await debts.pay(
         tx,
         row.user_id,
         await ledger_queries.balance(tx, account) or 0,
@@ -201,6 +197,17 @@ async def _pay_debts(tx: Transaction, context: Context, row: ReturnRow, why: str
         new_id=context.identifiers.new,
         now=context.now(),
     )
+
+
+async def _put_aside(tx: Transaction, context: Context, row: ReturnRow, amount: int) -> None:
+    """Move micro-USD that came back to the house, if its user is erased.
+
+    The caller has locked the accounts, which an erasure locks as well.
+    """
+    if amount and await closures.is_erased(tx, row.user_id):
+        account = ledger.available(row.user_id, Currency.USD)
+        movement = Movement(account, ledger.unclaimed(Currency.USD), amount)
+        await _post(tx, context, row, "unclaimed", TransferKind.FEE, movement)
 
 
 async def _post(
@@ -236,4 +243,10 @@ async def _notify(tx: Transaction, context: Context, row: ReturnRow, *, is_gone:
         event = PaymentRefunded(row.payment_id, shown(row.amount))
     else:
         event = PaymentRefundFailed(row.payment_id, shown(row.amount))
-    await record(tx, context, row.user_id, event, subject_id=row.payment_id)
+    await _record(tx, context, row, event)
+
+
+async def _record(tx: Transaction, context: Context, row: ReturnRow, event: EventData) -> None:
+    """Record an event about the payment of a return; an erased user gets none."""
+    if not await closures.is_erased(tx, row.user_id):
+        await record(tx, context, row.user_id, event, subject_id=row.payment_id)

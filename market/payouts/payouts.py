@@ -125,6 +125,7 @@ class Payouts:
                 await receipt.keep(tx, outcome)
             await require_current(tx, user_id, now, maker)
             standing = await standing_of(tx, user_id, self.terms, now)
+            await steps.require_earned(tx, row)
             require_all(standing.ticks)
             method = next((row for row in standing.methods if row.id == new.method_id), None)
             if method is None:

@@ -82,6 +82,17 @@ async def lock_wallet(tx: Transaction, row: PayoutRow) -> None:
     await tx.lock("accounts", sorted(accounts))
 
 
+async def require_earned(tx: Transaction, row: PayoutRow) -> None:
+    """Check that a new payout is at most the available earned money.
+
+    Raises:
+        MarketError: `payout_too_large`.
+    """
+    account = ledger.available(row.user_id, Currency(row.currency))
+    if (await ledger_queries.balances(tx, account)).earned < row.amount:
+        raise MarketError(Code.PAYOUT_TOO_LARGE, field="amount")
+
+
 async def begin(tx: Transaction, context: Context, row: PayoutRow) -> None:
     """Request a payout: hold its amount of earned money.
 
@@ -92,9 +103,7 @@ async def begin(tx: Transaction, context: Context, row: PayoutRow) -> None:
     """
     await lock_wallet(tx, row)
     await queries.insert(tx, row)
-    account = ledger.available(row.user_id, Currency(row.currency))
-    if (await ledger_queries.balances(tx, account)).earned < row.amount:
-        raise MarketError(Code.PAYOUT_TOO_LARGE, field="amount")
+    await require_earned(tx, row)
     hold = HoldRow(hold_of(row.id), row.user_id, row.currency, row.amount, None, row.amount)
     await ledger.hold(tx, hold, transfer_id=context.identifiers.new(), now=row.requested_at)
     event = PayoutRequested(*_facts(row), timestamp(row.decide_by))

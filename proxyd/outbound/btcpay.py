@@ -59,6 +59,12 @@ class _PullPayment(Struct):
     archived: bool = False
 
 
+class _Claim(Struct):
+    """A payout of a pull payment."""
+
+    id: str
+
+
 class _Event(Struct):
     invoiceId: str = ""  # noqa: N815 - the name in the API
 
@@ -130,9 +136,8 @@ class BtcPayProvider:
         returns: tuple[SeenReturn, ...] = ()
         if state == "paid":
             found = await self._pull_payments()
-            returns = tuple(
-                _refund(each) for each in found if each.name.startswith(f"{OWN}{provider_id} ")
-            )
+            own = [each for each in found if each.name.startswith(f"{OWN}{provider_id} ")]
+            returns = tuple([await self._refund(each) for each in own])
         return Seen(
             state=state,
             amount=_paid(invoice),
@@ -149,7 +154,7 @@ class BtcPayProvider:
         name = f"{OWN}{provider_id} {key}"
         for each in await self._pull_payments():
             if each.name == name:
-                return _refund(each)
+                return await self._refund(each)
         invoice = await self._get(self._path(provider_id), _Invoice)
         if invoice.currency != USD and not 0 < amount <= _paid(invoice):
             raise ProviderError("its invoice does not have this amount", is_final=True)
@@ -184,6 +189,19 @@ class BtcPayProvider:
             f"{self._store}/pull-payments?includeArchived=true", list[_PullPayment]
         )
 
+    async def _refund(self, found: _PullPayment) -> SeenReturn:
+        """Return a pull payment as a refund; one that was archived is taken back.
+
+        Archived after the payer has claimed a part of it, it is done: that money has left. The list
+        of claims is without the cancelled ones; an archived one has no other that waits.
+        """
+        state: ReturnState = "done"
+        if found.archived:
+            path = f"/api/v1/pull-payments/{quote(found.id, safe='')}/payouts"
+            state = "done" if await self._get(path, list[_Claim]) else "void"
+        own_id = found.name.split(" ")[-1]
+        return SeenReturn(found.id, "refund", state, _micro(found.amount), own_id)
+
     def _path(self, provider_id: str) -> str:
         return f"{self._store}/invoices/{quote(provider_id, safe='')}"
 
@@ -209,12 +227,6 @@ def _paid(invoice: _Invoice) -> int:
         ProviderError: it is no amount.
     """
     return 0 if invoice.additionalStatus in _OTHER_AMOUNTS else _micro(invoice.amount)
-
-
-def _refund(found: _PullPayment) -> SeenReturn:
-    """Return a pull payment as a refund; one that was archived is taken back."""
-    state: ReturnState = "void" if found.archived else "done"
-    return SeenReturn(found.id, "refund", state, _micro(found.amount), found.name.split(" ")[-1])
 
 
 def _micro(amount: str) -> int:

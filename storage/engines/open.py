@@ -43,7 +43,9 @@ async def open_store(
         from storage.engines.sqlite import SqliteStore  # noqa: PLC0415 - see above
 
         path = url.removeprefix(SQLITE)
-        return await _whole(SqliteStore.open(path, create=create, is_shared=is_shared))
+        return await _closed_if_cancelled(
+            SqliteStore.open(path, create=create, is_shared=is_shared)
+        )
     from storage.engines.postgres import PostgresStore  # noqa: PLC0415 - see above
     from storage.engines.postgres_pooler import Pooler  # noqa: PLC0415 - see above
 
@@ -56,7 +58,7 @@ async def open_store(
     )
 
 
-async def _whole(opening: Coroutine[Any, Any, Store]) -> Store:
+async def _closed_if_cancelled(opening: Coroutine[Any, Any, Store]) -> Store:
     """Return the opened store. A caller that is cancelled waits for it, and closes it.
 
     Otherwise Ctrl-C in that moment prints the traceback of a thread that finds the loop closed.

@@ -99,10 +99,11 @@ async def money(tx: Transaction, user_id: str) -> dict[str, int]:
 
 
 async def has_paid_in(tx: Transaction, user_id: str, since: int) -> bool:
-    """Return whether a user has got money after a time (UTC seconds).
+    """Return whether a user has got money at a time or after it (UTC seconds).
 
-    It is a deposit, a correction, an award, or a payment that came back, such as a payout. Releases
-    of holds do not count: their money was the user's before.
+    It is a deposit, a correction, an award, or a payment that came back: a payout, or a refund that
+    its card refused later. Releases of holds do not count: their money was the user's before. Money
+    of the very second counts: it may have come later.
     """
     found = await tx.one(
         int,
@@ -111,8 +112,11 @@ async def has_paid_in(tx: Transaction, user_id: str, since: int) -> bool:
         JOIN entries AS e ON e.credit_account = a.id
         JOIN transfers AS t ON t.id = e.transfer_id
         WHERE a.user_id = :user AND a.kind = 'available'
-            AND t.kind IN ('deposit', 'correction', 'award', 'refund')
-            AND t.created_at > :since
+            AND (
+                t.kind IN ('deposit', 'correction', 'award', 'refund')
+                OR (t.kind = 'release' AND e.debit_account LIKE 'house:%')
+            )
+            AND t.created_at >= :since
         LIMIT 1
         """,
         user=user_id,

@@ -434,6 +434,13 @@ _OF_USERS: Mapping[str, Rows] = {
         enums="currency",
         numbers="line amount earned",
     ),
+    "earned_lines": rows(
+        f"account IN {_ACCOUNTS}",
+        "account is_back transfer_id",
+        ids="account transfer_id",
+        numbers="is_back",
+        exported=None,  # the entries have these amounts
+    ),
     "holds": rows(
         _OWN,
         "id",

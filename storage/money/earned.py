@@ -65,3 +65,27 @@ async def holds_against_entries(tx: Transaction) -> list[DifferenceRow]:
         """,
     )
     return [*await tx.all(DifferenceRow, taken), *await tx.all(DifferenceRow, returned)]
+
+
+async def lines_against_entries(tx: Transaction) -> list[DifferenceRow]:
+    """Return each account whose number of lines with new or returned earned money is wrong."""
+    return await tx.all(
+        DifferenceRow,
+        differences(
+            """
+            SELECT credit_account || CASE WHEN is_back = 1 THEN ' back' ELSE '' END AS reference,
+                1 AS amount
+            FROM (
+                SELECT DISTINCT e.credit_account, e.transfer_id,
+                    CASE WHEN t.kind IN ('capture', 'payout', 'award') THEN 0 ELSE 1 END AS is_back
+                FROM entries AS e JOIN transfers AS t ON t.id = e.transfer_id
+                WHERE e.earned > 0
+            ) AS entered
+            """,
+            """
+            SELECT account || CASE WHEN is_back = 1 THEN ' back' ELSE '' END AS reference,
+                1 AS amount
+            FROM earned_lines
+            """,
+        ),
+    )

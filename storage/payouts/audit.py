@@ -97,7 +97,7 @@ async def batches_against_payouts(tx: Transaction) -> list[DifferenceRow]:
 
 
 async def unclaimed(tx: Transaction) -> list[DifferenceRow]:
-    """Return each account of unclaimed money that is not the sum of the returned payouts."""
+    """Return each account of unclaimed money that differs from the returned payouts and refunds."""
     return await tx.all(
         DifferenceRow,
         differences(
@@ -105,6 +105,12 @@ async def unclaimed(tx: Transaction) -> list[DifferenceRow]:
             SELECT 'house:unclaimed:' || p.currency AS reference, p.amount AS amount
             FROM payouts AS p JOIN transfers AS t ON t.business_key = 'payout:' || p.id || ':fee'
             WHERE p.state IN ('cancelled', 'rejected', 'failed')
+            UNION ALL
+            SELECT e.credit_account, e.amount
+            FROM payment_returns AS r
+            JOIN transfers AS t ON t.business_key = r.kind || ':' || r.id || ':unclaimed'
+            JOIN entries AS e ON e.transfer_id = t.id
+            WHERE r.status = 'void'
             """,
             "SELECT id AS reference, balance AS amount FROM accounts WHERE kind = 'unclaimed'",
         ),

@@ -18,7 +18,6 @@ class LineRow(NamedTuple):
     amount: int
 
 
-_EARNING = "t.kind IN ('capture', 'payout', 'award')"
 # Transfers of payouts, and those into open holds, are lines of other terms.
 _IN_OTHER_TERMS = f"""(
     t.reference IN (
@@ -32,32 +31,50 @@ _IN_OTHER_TERMS = f"""(
 )"""
 
 
-def _side(side: str, sign: str, only: str) -> str:
-    """Return SQL for the transfers with earned money on one side of an account."""
+def _came(is_back: int, only: str = "TRUE") -> str:
+    """Return SQL for the transfers that brought earned money: new earnings, or returned ones.
+
+    The condition is a scalar: of a join PostgreSQL may read all transfers in the wanted order.
+    """
+    return f"""
+        SELECT * FROM (
+            SELECT l.transfer_id, (
+                SELECT SUM(e.earned) FROM entries AS e
+                WHERE e.transfer_id = l.transfer_id AND e.credit_account = :account AND e.earned > 0
+            ) AS amount
+            FROM earned_lines AS l
+            WHERE l.account = :account AND l.is_back = {is_back} AND l.transfer_id < :before
+                AND (SELECT {only} FROM transfers AS t WHERE t.id = l.transfer_id)
+            ORDER BY l.transfer_id DESC LIMIT :limit
+        ) AS came_{is_back}
+    """
+
+
+def _left(only: str = "TRUE") -> str:
+    """Return SQL for the transfers that took earned money."""
     return f"""
         SELECT * FROM (
             SELECT e.transfer_id, SUM(e.earned) AS amount
             FROM entries AS e JOIN transfers AS t ON t.id = e.transfer_id
-            WHERE e.{side}_account = :account AND e.earned {sign} 0 AND e.transfer_id < :before
+            WHERE e.debit_account = :account AND e.earned < 0 AND e.transfer_id < :before
                 AND {only}
             GROUP BY e.transfer_id ORDER BY e.transfer_id {NEWEST_FIRST} LIMIT :limit
-        ) AS {side}_side
+        ) AS left_account
     """
 
 
-def _of_transfers(came: str, left: str, sign: str) -> str:
+def _of_transfers(*sides: str, sign: str = "") -> str:
     """Return the query for a term whose lines are transfers.
 
     Args:
-        came: SQL for the condition of transfers that brought earned money.
-        left: SQL for the condition of transfers that took earned money.
+        sides: SQL for lists of transfers, each the newest first.
         sign: "" or "-", of the lines.
     """
     return f"""
         SELECT t.id, t.created_at, t.kind, t.reference, CAST({sign}m.amount AS BIGINT)
         FROM (
             SELECT transfer_id, SUM(amount) AS amount
-            FROM ({_side("credit", ">", came)} UNION ALL {_side("debit", "<", left)}) AS sides
+            FROM ({" UNION ALL ".join(sides)}) AS sides
             GROUP BY transfer_id ORDER BY transfer_id DESC LIMIT :limit
         ) AS m
         JOIN transfers AS t ON t.id = m.transfer_id
@@ -76,8 +93,8 @@ def _of_payouts(states: str, amount: str) -> str:
 
 
 _QUERIES = {
-    "earned": _of_transfers(_EARNING, "FALSE", ""),
-    "available": _of_transfers("TRUE", "TRUE", ""),
+    "earned": _of_transfers(_came(0)),
+    "available": _of_transfers(_came(0), _came(1), _left()),
     # A line is the transfer into the hold. A user has a bounded number of open holds.
     "held": f"""
         SELECT t.id, t.created_at, t.kind, t.reference, h.earned
@@ -90,7 +107,7 @@ _QUERIES = {
     "paid": _of_payouts("('paid')", "amount - fee_amount"),
     "fees": _of_payouts("('paid')", "fee_amount"),
     "spent": _of_transfers(
-        f"NOT {_EARNING} AND NOT {_IN_OTHER_TERMS}", f"NOT {_IN_OTHER_TERMS}", "-"
+        _came(1, f"NOT {_IN_OTHER_TERMS}"), _left(f"NOT {_IN_OTHER_TERMS}"), sign="-"
     ),
 }
 

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-from storage.engines.paging import NEWEST_FIRST
 from storage.engines.store import Transaction
 
 # The newest earnings of a user that are looked at.
@@ -85,14 +84,18 @@ async def buyers(tx: Transaction, user_id: str, *, limit: int) -> list[BuyerRow]
     """
     return await tx.all(
         BuyerRow,
-        f"""
+        """
         SELECT j.user_id, COUNT(*), CAST(SUM(e.earned) AS BIGINT)
         FROM (
             SELECT n.earned, t.reference
-            FROM entries AS n JOIN transfers AS t ON t.id = n.transfer_id
-            WHERE n.credit_account = :account AND n.earned > 0
-                AND t.kind IN ('capture', 'payout')
-            ORDER BY n.transfer_id {NEWEST_FIRST} LIMIT :most
+            FROM (
+                SELECT transfer_id FROM earned_lines WHERE account = :account AND is_back = 0
+                ORDER BY transfer_id DESC LIMIT :most
+            ) AS l
+            JOIN transfers AS t ON t.id = l.transfer_id
+            JOIN entries AS n ON n.transfer_id = l.transfer_id
+            WHERE t.kind IN ('capture', 'payout')
+                AND n.credit_account = :account AND n.earned > 0
         ) AS e
         JOIN jobs AS j ON j.id = SUBSTR(REPLACE(e.reference, 'review:', ''), 5, 36)
         GROUP BY j.user_id ORDER BY SUM(e.earned) DESC, j.user_id LIMIT :limit

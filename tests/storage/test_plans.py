@@ -815,6 +815,75 @@ SWEEPERS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
 }
 
 
+async def add_earned(tx: Transaction, user: str, kinds: tuple[str, ...], numbers: range) -> None:
+    """Add a transfer of an earned credit of each kind for each number, which gives their order.
+
+    A `hold` takes the credit, and all others bring it.
+    """
+    available, house = f"user:{user}:available:credit", "house:rewards:credit"
+    for place, kind in enumerate(kinds):
+        numbered = f"""
+            WITH RECURSIVE numbers (n) AS (
+                SELECT {numbers[0]} UNION ALL SELECT n + 1 FROM numbers WHERE n < {numbers[-1]}
+            )
+            SELECT '01900000-0000-7000-8100-' || SUBSTR(CAST({10**12 + place} + n * 9 AS TEXT), 2)
+        """
+        await tx.run(
+            f"""
+            INSERT INTO transfers (id, business_key, kind, reference, created_at)
+            {numbered}, 'line:' || n || ':{kind}', '{kind}', 'line:' || n, n FROM numbers
+            """
+        )
+        accounts, sign = (available, house), -1 if kind == "hold" else 1
+        debit, credit = accounts[::-sign]
+        await tx.run(
+            f"""
+            INSERT INTO entries (
+                transfer_id, line, currency, debit_account, credit_account, amount, earned
+            )
+            {numbered}, 0, 'credit', '{debit}', '{credit}', 10, {sign * 10} FROM numbers
+            """
+        )
+
+
+async def test_the_lines_of_a_term_are_found_among_any_number_of_others(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many earnings little came back, and of many purchases that came back little was earned."""
+    few, many, part = 60, 1_200, 60
+    looked: dict[Term, list[int]] = {Term.SPENT: [], Term.EARNED: []}
+    scans: list[str] = []
+    async with filled(server, tmp_path, 500, forbid_scans=True) as market:
+        write, lines = market.store.write, market.payouts.lines
+        worker, buyer = await market.person(), await market.person()
+
+        async def analyse(tx: Transaction) -> None:
+            await tx.run("ANALYZE")
+
+        # The older lines are the ones that are looked for.
+        await write(add_earned, worker, ("capture", "release", "hold"), range(few))
+        await write(add_earned, buyer, ("capture", "release", "hold"), range(few, 2 * few))
+        for size in (0, many):
+            for begin in range(1_000, 1_000 + size, part):  # a row changed often is slow
+                await write(add_earned, worker, ("capture",), range(begin, begin + part))
+                later = range(10_000 + begin, 10_000 + begin + part)
+                await write(add_earned, buyer, ("release", "hold"), later)
+            await write(analyse)
+            for term, who, kinds in (
+                (Term.SPENT, worker, {"hold", "release"}),
+                (Term.EARNED, buyer, {"earning"}),
+            ):
+                with monkeypatch.context() as patch:
+                    found = watched(market.store, patch)
+                    rows = await lines(who, Lines(Currency.CREDIT, term, "", few))
+                    asked = found.taken()
+                assert {row.kind for row in rows} == kinds
+                looked[term].append(sum(each.work for each in asked))
+                scans += [f"{term}: {each}" for each in asked if each.scans or each.inner_scans]
+    assert not scans, "\n\n".join(scans)
+    assert all(after < SLACK * before for before, after in looked.values()), looked
+
+
 async def test_requests_and_sweepers_look_at_as_much_however_large_the_market_is(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,6 +120,7 @@ async def waiting_deposit(market: Market, user: str) -> str:
 async def test_the_sweep_erases_once_14_days_are_over(market: Market) -> None:
     user = await market.person(usd="2")
     caller = await logged_in(market)
+    market.clock.now += 1
     await close(market, caller, waives=True)
     market.clock.now += TAKE_BACK_SECONDS
     assert await market.leaving.erasures.erase_due() == 1

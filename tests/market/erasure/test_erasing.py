@@ -143,6 +143,17 @@ async def test_a_deposit_after_the_closing_is_not_given_up(market: Market) -> No
     assert (await available(market, user), await revenue(market)) == (22 * MICRO, before)
 
 
+async def test_a_deposit_in_the_second_of_the_closing_is_not_given_up(market: Market) -> None:
+    user = await market.person(usd="2")
+    market.clock.now += 60
+    now = market.clock.now
+    await market.store.write(closures.close, user, waives=True, now=now, due_at=now + 1)
+    await market.deposit("person1@example.com", 20 * MICRO)
+    refused = market.store.write(erasing.erase, market.context, tools(market), user, waives=False)
+    assert await refusal(refused) is Code.ACCOUNT_NOT_EMPTY
+    assert await available(market, user) == 22 * MICRO
+
+
 async def test_a_payout_that_comes_back_after_the_closing_is_not_given_up(market: Market) -> None:
     user = await market.person()
     row = await approved(market, user)

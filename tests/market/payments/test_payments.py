@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from msgspec.structs import replace
 from support.base.clock import Clock
 from support.database.plans import watched
 from support.market.books import available, balance, held, refusal
@@ -22,11 +23,13 @@ from market.money.money import GB, MICRO, Currency
 from market.payments.booking import reference_of
 from market.payments.payments import PaymentView
 from market.payments.provider import ProviderError
+from market.payments.terms import CENT
 from market.payouts import steps
 from market.staff.audit import audit_all
 from market.staff.base.roles import Machine, Member, Role, Via
 from market.staff.money import deposits, doubts
 from market.staff.money import payments as staff_payments
+from storage.accounts import closures
 from storage.engines.store import Store, Transaction
 from storage.payouts import payouts as payout_queries
 
@@ -161,8 +164,13 @@ async def test_a_crash_after_the_request_leaves_a_payment_that_can_be_paid(
 
 
 async def test_other_facts_than_expected_credit_nothing(market: Market, bank: Bank) -> None:
-    changes = ({"amount": 21 * USD}, {"currency": "eur"}, {"payment_id": "x"}, {"has_mode": False})
-    for change in changes:
+    for change in (
+        {"amount": 21 * USD},
+        {"amount": 19 * USD},
+        {"currency": "eur"},
+        {"payment_id": "x"},
+        {"has_mode": False},
+    ):
         user = await market.person()
         payment = await market.payments.create(user, 20 * USD)
         bank.pay(payment.id)
@@ -247,6 +255,33 @@ async def test_a_lost_dispute_is_a_debt_that_any_deposit_pays(market: Market, ba
     assert await available(market, user) == 21 * USD
 
 
+async def test_money_that_comes_back_pays_its_debt_first(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+    await spend(market, user, 8)
+    ref = bank.dispute(payment_id, 20 * USD)
+    for state in ("done", "void"):
+        bank.decide(payment_id, ref, state)
+        await look(market, payment_id)
+    assert await balance(market, ledger.losses()) == 0
+    assert await available(market, user) == 12 * USD
+    assert await market.store.read(debts.owed, user) == 0
+
+
+async def test_a_report_after_the_end_of_a_return_changes_nothing(
+    market: Market, bank: Bank
+) -> None:
+    """The states of a provider may come in any order, and the end is the end."""
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+    ref = bank.dispute(payment_id, 20 * USD)
+    for state in ("pending", "void", "pending", "done", "void"):
+        bank.decide(payment_id, ref, state)
+        await look(market, payment_id)
+    assert (await available(market, user), await held(market, user)) == (20 * USD, 0)
+    assert (await view(market, user, payment_id)).status == "paid"
+
+
 async def test_a_won_dispute_releases_the_money(market: Market, bank: Bank) -> None:
     user = await market.person()
     payment_id = await paid(market, bank, user)
@@ -290,6 +325,20 @@ async def test_a_page_of_payments_reads_all_their_returns_at_once(
         (made[3], []),
     ]
     assert await market.payments.page(user, before=made[0], limit=50) == []
+
+
+@pytest.mark.parametrize(
+    ("percent", "cents", "tax"),
+    # By hand: 6.00 * 20 / 120 = 1.00, 5.20 * 20 / 120 = 0.8667, 5.01 * 20 / 120 = 0.835.
+    [(20, 600, 100), (20, 520, 87), (20, 501, 84), (20, 500, 83), (19, 12, 2), (0, 520, 0)],
+)
+async def test_the_tax_in_an_amount_is_rounded_to_the_nearest_cent(
+    market: Market, bank: Bank, percent: int, cents: int, tax: int
+) -> None:
+    user = await market.person()
+    receipt = await market.payments.receipt(user, await paid(market, bank, user))
+    shown = replace(receipt, receipt=receipt.receipt._replace(tax_basis_points=percent * 100))
+    assert shown.tax_in(cents * CENT) == tax * CENT
 
 
 @pytest.mark.both_engines
@@ -464,6 +513,52 @@ async def test_a_notice_just_after_a_look_is_not_forgotten(market: Market, bank:
     assert await available(market, user) == 20 * USD
 
 
+async def test_a_process_that_ends_after_a_notice_leaves_the_look_to_the_sweeper(
+    market: Market, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = await market.person()
+    payment = await market.payments.create(user, 20 * USD)
+    bank.pay(payment.id)
+    market.clock.now += 3
+
+    async def ended(payment_id: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(market.payments, "fulfil", ended)
+        with pytest.raises(KeyboardInterrupt):
+            await market.payments.receive("bank", HEADERS, bank.notice(payment.id))
+    assert await market.payments.sweep() == 1
+    assert await available(market, user) == 20 * USD
+
+
+async def test_a_refund_without_an_answer_is_requested_again_within_a_minute(
+    market: Market, bank: Bank
+) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+
+    def away(moment: str) -> None:
+        if moment == "refund":
+            raise ProviderError("no answer")
+
+    bank.fail = away
+    await market.payments.refund(user, payment_id, 5 * USD)
+    bank.fail = lambda moment: None
+    market.clock.now += 60
+    assert await market.payments.sweep() == 1
+    assert await held(market, user) == 0
+    assert [each.amount for each in bank.of(payment_id).returns] == [5 * USD]
+
+
+async def test_a_part_of_a_cent_is_not_refundable(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+    await market.bandwidth.buy(user, quota_bytes=GB // 200, price_per_gb=USD)
+    assert await available(market, user) == 20 * USD - CENT // 2
+    assert (await view(market, user, payment_id)).refundable == 20 * USD - CENT
+
+
 async def test_a_dispute_and_a_debt_stop_payouts_at_each_step(market: Market, bank: Bank) -> None:
     user, method = await earner(market, 4_000)
     row = await request(market, user, method)
@@ -508,6 +603,46 @@ async def test_money_for_an_erased_account_waits_for_the_operator(
     shown = await staff_payments.shown(market.context, Machine("root"), payment.id)
     assert (shown.row.status, shown.row.doubt) == ("doubtful", "the account was erased")
     assert await available(market, user) == 0
+
+
+async def refused_later(market: Market, bank: Bank, payment_id: str) -> None:
+    """Have the card refuse a refund that was made."""
+    (refund,) = bank.of(payment_id).returns
+    bank.decide(payment_id, refund.ref, "void")
+    await look(market, payment_id)
+
+
+@pytest.mark.both_engines
+async def test_a_refund_that_comes_back_after_the_closing_is_not_given_up(
+    market: Market, bank: Bank
+) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+    await market.payments.refund(user, payment_id, 20 * USD)
+    market.clock.now += 60
+    now = market.clock.now
+    await market.store.write(closures.close, user, waives=True, now=now, due_at=now + 1)
+    await refused_later(market, bank, payment_id)
+    erased = market.store.write(erasing.erase, market.context, tools(market), user, waives=False)
+    assert await refusal(erased) is Code.ACCOUNT_NOT_EMPTY
+    assert await available(market, user) == 20 * USD
+
+
+@pytest.mark.both_engines
+async def test_a_refund_that_comes_back_after_an_erasure_goes_to_the_house(
+    market: Market, bank: Bank
+) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+    await market.payments.refund(user, payment_id, 20 * USD)
+    await market.store.write(erasing.erase, market.context, tools(market), user, waives=False)
+    before = await told(market, user)
+    for _ in range(2):
+        await refused_later(market, bank, payment_id)
+    assert await available(market, user) == 0
+    assert await balance(market, ledger.unclaimed(Currency.USD)) == 20 * USD
+    assert await told(market, user) == before
+    await audit_passes(market)
 
 
 async def test_a_refund_that_happened_after_its_refusal_is_booked(

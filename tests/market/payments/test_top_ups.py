@@ -95,12 +95,16 @@ async def letters(market: Market) -> list[str]:
 
 
 @pytest.mark.both_engines
-async def test_twenty_sweepers_at_once_charge_once(market: Market, bank: Bank) -> None:
+async def test_twenty_sweepers_at_once_charge_once(
+    market: Market, bank: Bank, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They wait for each other: a second payment that the schema refused would be in the log."""
     user = await saved(market, bank)
     await market.top_ups.set_on(user, PLAN, Maker())
     await asyncio.gather(*(market.top_ups.sweep() for _ in range(20)), market.payments.sweep())
     market.clock.now += 3
     await asyncio.gather(*(market.top_ups.sweep() for _ in range(20)), market.payments.sweep())
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
     assert await available(market, user) == 20 * USD
     assert len(bank.payments) == 1
     (row,) = await payments(market, user)
@@ -179,6 +183,44 @@ async def test_the_ceiling_of_a_month_holds_until_the_next(market: Market, bank:
     market.clock.now = month_after(market.clock.now)
     assert await market.top_ups.sweep() == 1
     assert (await market.top_ups.find(user)).month_spent == 20 * USD
+
+
+async def test_no_second_payment_begins_while_the_first_has_no_end(
+    market: Market, bank: Bank, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The schema refuses a second one as well, which would be an error in the log."""
+    user = await saved(market, bank)
+    await market.top_ups.set_on(user, PLAN, Maker())
+
+    def away(moment: str) -> None:
+        if moment == "charge":
+            raise ProviderError("no answer")
+
+    bank.fail = away
+    assert await market.top_ups.sweep() == 1
+    for _ in range(3):
+        market.clock.now += 700
+        assert await market.top_ups.sweep() == 0
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
+    bank.fail = lambda moment: None
+    market.clock.now += 4 * 3_600
+    await market.payments.sweep()
+    assert await available(market, user) == 20 * USD
+    (row,) = await payments(market, user)
+    assert row.status == "paid"
+
+
+async def test_a_ceiling_that_the_operator_lowers_holds_for_older_top_ups(
+    market: Market, bank: Bank
+) -> None:
+    user = await topped_up(market, bank)
+    await market.bandwidth.buy(user, quota_bytes=20 * GB, price_per_gb=USD)
+    market.clock.now += 700
+    market.payments.terms = replace(market.payments.terms, top_up_month=30 * USD)
+    lowered = TopUps(market.context, market.payments, market.letters)
+    assert await lowered.sweep() == 0
+    assert "top-up:" + user in await letters(market)
+    assert await market.top_ups.sweep() == 0, "it waits for the next month"
 
 
 async def test_refusals_back_off_and_end_the_top_up(market: Market, bank: Bank) -> None:

@@ -112,6 +112,8 @@ async def test_no_payout_leaves_before_the_debt_is_paid(market: Market) -> None:
     await taken_back(market, user, 1_700)
     assert await owed(market, user) == 500 * MICRO
     assert await market.store.write(steps.lock_approved, ("bank",), 9) == []
+    assert await refusal(request(market, user, method, 500)) is Code.PAYOUT_TOO_LARGE
+    await earn(market, user, 1_000)
     assert await refusal(request(market, user, method, 500)) is Code.PAYOUT_NOT_PERMITTED
     waiting = await plain_payout(market, user)
     refused = paying.approve(market.context, ROOT, waiting.id, LIMITS)

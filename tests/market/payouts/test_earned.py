@@ -1,6 +1,8 @@
 """Earned money: its sources, its uses, and the money that never becomes it, on both engines."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.base.cases import cases
 from support.market.books import available, refusal
 from support.market.jobs import device_of, running, wanted
@@ -17,10 +19,12 @@ from support.market.payouts import (
     reward,
 )
 
-from market.base.errors import Code
+from market.base.errors import Code, MarketError
 from market.money.audit import audit_ledger
 from market.money.money import MICRO, Currency
 from market.payouts.payouts import Request
+from market.payouts.rules import quote, worth_of
+from market.payouts.terms import CENT, PayoutTerms
 from storage.engines.store import Transaction
 
 CREDIT = Currency.CREDIT
@@ -45,7 +49,7 @@ async def test_a_photo_never_becomes_cash(market: Market) -> None:
     method = await add_method(market, user)
     market.clock.now += 7 * 86_400
     whole = Request(CREDIT, 5_000 * MICRO, method.id)
-    assert await refusal(market.payouts.request(user, whole)) is Code.PAYOUT_NOT_PERMITTED
+    assert await refusal(market.payouts.request(user, whole)) is Code.PAYOUT_TOO_LARGE
     await earn(market, user, 1_000)
     market.clock.now += 7 * 86_400
     for _ in range(3):
@@ -56,7 +60,7 @@ async def test_a_photo_never_becomes_cash(market: Market) -> None:
     await request(market, user, method, 900)
     assert await available(market, user, CREDIT) == 5_000 * MICRO
     more = Request(CREDIT, 600 * MICRO, method.id)
-    assert await refusal(market.payouts.request(user, more)) is Code.PAYOUT_NOT_PERMITTED
+    assert await refusal(market.payouts.request(user, more)) is Code.PAYOUT_TOO_LARGE
 
 
 async def test_a_purchase_takes_other_money_first_and_a_release_returns_earned_money(
@@ -125,7 +129,7 @@ async def test_no_more_than_the_earned_part_is_paid_out(market: Market) -> None:
     row = await request(market, user, method, 900)
     assert row.usd == 9 * MICRO
     again = Request(CREDIT, 600 * MICRO, method.id)
-    assert await refusal(market.payouts.request(user, again)) is Code.PAYOUT_NOT_PERMITTED
+    assert await refusal(market.payouts.request(user, again)) is Code.PAYOUT_TOO_LARGE
 
 
 @pytest.mark.both_engines
@@ -134,6 +138,7 @@ async def test_no_more_than_the_earned_part_is_paid_out(market: Market) -> None:
     [
         "UPDATE accounts SET earned = 7 WHERE id = 'user:' || :user || ':available:credit'",
         "UPDATE earned_totals SET total = total + 1 WHERE user_id = :user",
+        "UPDATE earned_lines SET is_back = 1 WHERE account LIKE 'user:' || :user || '%'",
     ],
 )
 async def test_the_audit_finds_changed_earnings(market: Market, statement: str) -> None:
@@ -151,6 +156,7 @@ async def test_the_audit_finds_changed_earnings(market: Market, statement: str) 
     async def restore(tx: Transaction) -> None:
         await tx.run("UPDATE accounts SET earned = 9000000 WHERE earned > 0")
         await tx.run("UPDATE earned_totals SET total = 9000000")
+        await tx.run("UPDATE earned_lines SET is_back = 0")
 
     await market.store.write(restore)
 
@@ -165,3 +171,24 @@ async def test_the_database_refuses_more_earned_money_than_there_is(market: Mark
 
     with pytest.raises(Exception, match="accounts_earned_within"):
         await market.store.write(change)
+
+
+@given(
+    rate=st.integers(1, 3 * MICRO),
+    amount=st.integers(1, 10**13),
+    fee=st.sampled_from([0, CENT, MICRO // 2]),
+)
+def test_a_payout_of_credits_is_worth_what_is_sent(rate: int, amount: int, fee: int) -> None:
+    """No cent for less credits than it costs, and not a micro-credit more than that."""
+    terms = PayoutTerms(credit_rate=rate, minimum=5 * MICRO, fee=fee)
+    worth = worth_of(terms, CREDIT, amount)
+    if worth < 5 * MICRO:
+        with pytest.raises(MarketError):
+            quote(terms, CREDIT, amount)
+        return
+    price = quote(terms, CREDIT, amount)
+    assert (price.usd, price.usd % CENT) == (worth - worth % CENT, 0)
+    assert price.amount <= amount
+    assert (price.amount - 1) * rate < price.usd * MICRO <= price.amount * rate
+    assert 0 <= price.fee_amount < price.amount
+    assert price.fee_amount * rate <= fee * MICRO

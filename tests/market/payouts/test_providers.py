@@ -180,6 +180,18 @@ async def test_two_rounds_at_the_same_time_divide_a_batch_once(market: Market) -
 
 
 @pytest.mark.both_engines
+async def test_rounds_at_the_same_time_send_each_payout_in_one_batch(market: Market) -> None:
+    """A round that finds payouts which another one is sending waits, and takes the rest."""
+    bank, rows = Bank(), await to_paypal(market, 4)
+    made = [ProviderRounds(market.context, PAYOUT_METHODS, bank) for _ in range(6)]
+    assert await asyncio.gather(*(each.run() for each in made)) == [0] * 6
+    assert sorted(each.payout_id for batch in bank.batches.values() for each in batch) == sorted(
+        row.id for row in rows
+    )
+    assert bank.sent == 40 * MICRO
+
+
+@pytest.mark.both_engines
 async def test_a_payout_changes_its_batch_only_for_a_part_of_a_refused_one(market: Market) -> None:
     bank, [row] = Bank(), await to_paypal(market)
     await rounds(market, bank).run()

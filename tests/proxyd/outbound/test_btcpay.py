@@ -57,10 +57,22 @@ async def test_a_payment_is_opened_once_seen_and_refunded(
     assert (await provider.look(opened.provider_id)).returns == (refund,)
     assert (refund.amount, refund.own_id, refund.state) == (7_420_000, "r1", "done")
     assert server.pulls[refund.ref]["currency"] == "USD"
-    server.pulls[refund.ref]["archived"] = True
+    server.archive(refund.ref)
     assert (await provider.look(opened.provider_id)).returns[0].state == "void"
     again = await provider.refund(opened.provider_id, "", 7_420_000, "r1")
     assert (again.ref, again.state, len(server.pulls)) == (refund.ref, "void", 1)
+
+
+async def test_a_refund_that_was_claimed_is_not_taken_back_by_its_archiving(
+    server: BtcPayServer, provider: BtcPayProvider
+) -> None:
+    opened = await provider.create(new())
+    server.settle(opened.provider_id)
+    refund = await provider.refund(opened.provider_id, "", 7_420_000, "r1")
+    server.claim(refund.ref, "7.42")
+    server.archive(refund.ref)
+    assert (await provider.look(opened.provider_id)).returns == (refund,)
+    assert await provider.refund(opened.provider_id, "", 7_420_000, "r1") == refund
 
 
 async def test_a_refund_has_the_currency_of_its_invoice(

@@ -24,7 +24,9 @@ from market.payouts.details import Details
 from market.payouts.providers import Order
 from proxyd.outbound import stripe_api, stripe_payouts
 from proxyd.outbound.stripe import StripeProvider, refund_request, session_request
+from proxyd.outbound.stripe_api import StripeApi
 from proxyd.outbound.stripe_cards import charge_request, customer_request, setup_request
+from proxyd.outbound.stripe_payouts import StripePayouts
 
 CENT = 10_000
 LATER = 3_600
@@ -165,6 +167,31 @@ async def test_a_page_ends_and_a_customer_goes_with_all_cards(
     assert server.methods[method]["customer"] is None
 
 
+async def test_another_mode_than_that_of_the_key_is_seen(
+    server: StripeServer, provider: StripeProvider
+) -> None:
+    """Test or live: money of the test mode is no money."""
+    cards = provider.cards
+    assert cards is not None
+    opened = await provider.create(new())
+    page = await cards.prepare(NewSetup("s1", "", "https://x.example/", now() + LATER))
+    method = server.save_card(page.ref)
+    charge_id = await cards.charge(NewCharge("p2", 500 * CENT, "x", page.customer_id, method))
+
+    async def modes() -> list[bool]:
+        seen = [await provider.look(each) for each in (opened.provider_id, charge_id)]
+        return [*(each.has_mode for each in seen), (await cards.look(page.ref)).has_mode]
+
+    assert await modes() == [True, True, True]
+    for subject in (
+        server.sessions[opened.provider_id],
+        server.intents[charge_id],
+        server.sessions[page.ref],
+    ):
+        subject["livemode"] = True
+    assert await modes() == [False, False, False]
+
+
 async def test_expired_and_bounced_payments_end(
     server: StripeServer, provider: StripeProvider
 ) -> None:
@@ -273,8 +300,88 @@ def test_a_notice_is_read_only_with_a_right_signature() -> None:
         assert found == Notice()
 
 
+async def use_everything(server: StripeServer, provider: StripeProvider) -> None:
+    """Have the daemon's clients make each request that they can make."""
+    cards, payouts = provider.cards, StripePayouts(StripeApi(KEY, now, api_base=server.url))
+    assert cards is not None
+    opened = await provider.create(new())
+    server.pay(opened.provider_id)
+    seen = await provider.look(opened.provider_id)
+    await provider.refund(opened.provider_id, seen.charge_id, 742 * CENT, "r1")
+    page = await cards.prepare(NewSetup("s1", "", "https://x.example/", now() + LATER))
+    method = server.save_card(page.ref)
+    await cards.look(page.ref)
+    charge = NewCharge("p2", 500 * CENT, "x", page.customer_id, method)
+    charge_id = await cards.charge(charge)
+    await cards.find_charge(charge)
+    await provider.look(charge_id)
+    await provider.refund(charge_id, charge_id, 100 * CENT, "r2")
+    again = await cards.prepare(
+        NewSetup("s2", page.customer_id, "https://x.example/", now() + LATER)
+    )
+    await cards.expire(again.ref)
+    await cards.forget(method)
+    await cards.forget_customer(page.customer_id)
+    account = await payouts.open_account("u1")
+    await payouts.link(account, "https://x.example/")
+    server.fill_in(account)
+    await payouts.is_ready(account)
+    transfer = await payouts.send("b1", [replace(ORDER, details=Details(account=account))])
+    assert isinstance(transfer, str)
+    await payouts.look(transfer)
+    await payouts.close()
+
+
+async def test_each_request_is_one_of_the_sdk(
+    server: StripeServer, provider: StripeProvider
+) -> None:
+    """The requests are the recorded ones, with their queries; no kind of them is left out."""
+    from stripe import params  # noqa: PLC0415 - takes more than half a second
+    from stripe.params import checkout  # noqa: PLC0415
+
+    kinds = {
+        ("POST", "/v1/checkout/sessions"): checkout.SessionCreateParams,
+        ("GET", "/v1/checkout/sessions/{id}"): checkout.SessionRetrieveParams,
+        ("POST", "/v1/checkout/sessions/{id}/expire"): checkout.SessionExpireParams,
+        ("POST", "/v1/customers"): params.CustomerCreateParams,
+        ("DELETE", "/v1/customers/{id}"): params.CustomerDeleteParams,
+        ("POST", "/v1/payment_intents"): params.PaymentIntentCreateParams,
+        ("GET", "/v1/payment_intents"): params.PaymentIntentListParams,
+        ("GET", "/v1/payment_intents/{id}"): params.PaymentIntentRetrieveParams,
+        ("POST", "/v1/payment_methods/{id}/detach"): params.PaymentMethodDetachParams,
+        ("POST", "/v1/refunds"): params.RefundCreateParams,
+        ("GET", "/v1/refunds"): params.RefundListParams,
+        ("GET", "/v1/disputes"): params.DisputeListParams,
+        ("POST", "/v1/accounts"): params.AccountCreateParams,
+        ("GET", "/v1/accounts/{id}"): params.AccountRetrieveParams,
+        ("POST", "/v1/account_links"): params.AccountLinkCreateParams,
+        ("POST", "/v1/transfers"): params.TransferCreateParams,
+        ("GET", "/v1/transfers"): params.TransferListParams,
+        ("GET", "/v1/transfers/{id}"): params.TransferRetrieveParams,
+    }
+    await use_everything(server, provider)
+    judged = set()
+    for method, path, sent in server.calls:
+        _, version, *names = path.split("/")
+        where = "/".join(
+            "{id}" if "_" in each and any(map(str.isdigit, each)) else each for each in names
+        )
+        kind = kinds[method, f"/{version}/{where}"]
+        assert problems(sent, kind) == [], (method, path)
+        judged.add((method, f"/{version}/{where}"))
+    assert judged == set(kinds)
+    # The stand-in knows one more: the tests attach cards of the test mode.
+    known = {
+        (route.method, str(route.resource.canonical))
+        for route in server.app().router.routes()
+        if route.resource
+    }
+    of_api = {each for each in known if each[1].startswith("/v1/") and each[0] != "HEAD"}
+    assert of_api - set(kinds) == {("POST", "/v1/payment_methods/{id}/attach")}
+
+
 async def test_the_sdk_of_the_provider_agrees(server: StripeServer) -> None:
-    """One test imports the SDK, because this takes more than half a second."""
+    """One test imports the client of the SDK, because this takes more than half a second."""
     import stripe  # noqa: PLC0415 - see above
     from stripe.params import (  # noqa: PLC0415
         AccountCreateParams,
@@ -360,6 +467,10 @@ async def test_the_sdk_of_the_provider_agrees(server: StripeServer) -> None:
         )
         method = server.save_card(page.id)
         server.card_error = "authentication_required"
+        saved = client.v1.checkout.sessions.retrieve(
+            page.id, {"expand": ["setup_intent.payment_method"]}
+        )
+        assert not isinstance(saved.setup_intent, str)
         with pytest.raises(stripe.CardError) as required:
             client.v1.payment_intents.create(
                 {
@@ -372,6 +483,9 @@ async def test_the_sdk_of_the_provider_agrees(server: StripeServer) -> None:
                 }
             )
         assert required.value.code == "authentication_required"
+        [charged] = client.v1.payment_intents.list({"customer": customer.id}).data
+        found = client.v1.payment_intents.retrieve(charged.id)
+        assert (found.status, found.amount) == ("requires_payment_method", 500)
         assert client.v1.payment_methods.detach(method).customer is None
         card = client.v1.payment_methods.attach("pm_card_visa", {"customer": customer.id})
         assert card.customer == customer.id

@@ -100,8 +100,10 @@ class Named(msgspec.Struct):
 @pytest.fixture(params=["stand-in", "real"])
 async def side(request: pytest.FixtureRequest) -> AsyncIterator[Side]:
     if request.param == "real":
-        if not KEY.startswith("sk_test_"):
+        if not KEY:
             pytest.skip("PROXYD_TEST_STRIPE_KEY is not set")
+        if not KEY.startswith("sk_test_"):
+            pytest.fail("PROXYD_TEST_STRIPE_KEY is no key of the test mode; nothing was sent")
         made = Side(KEY, API_BASE)
         yield made
         await made.close()

@@ -429,6 +429,34 @@ async def fill_with_money(tx: Transaction) -> None:
             ended_at=6 if state in ("cancelled", "rejected", "paid", "failed") else None,
             batch="b" if is_sent else None,
         )
+    account, house = f"user:{names['u']}:available:credit", "house:rewards:credit"
+    for kind in ("capture", "award", "release", "hold"):
+        debit, credit = (account, house) if kind == "hold" else (house, account)
+        earned = -10 if kind == "hold" else 10
+        await tx.run(
+            """
+            INSERT INTO transfers (id, business_key, kind, reference, created_at)
+            VALUES (:id, :id, :id, 'x', 7)
+            """,
+            id=kind,
+        )
+        for line in range(2):
+            await tx.run(
+                "INSERT INTO entries VALUES (:id, :line, 'credit', :debit, :credit, 10, :earned)",
+                id=kind,
+                line=line,
+                debit=debit,
+                credit=credit,
+                earned=earned,
+            )
+
+
+async def earned_lines(tx: Transaction) -> list[tuple[str, int, str]]:
+    """Return the lines of earnings."""
+    return await tx.all(
+        lambda *row: (str(row[0]).rpartition(":")[0][-9:], row[1], row[2]),
+        "SELECT account, is_back, transfer_id FROM earned_lines ORDER BY transfer_id",
+    )
 
 
 async def books(tx: Transaction, tables: dict[str, str]) -> set[tuple[object, ...]]:
@@ -467,10 +495,17 @@ async def test_each_step_keeps_the_money_of_a_filled_database_and_its_constraint
                 with pytest.raises(ConstraintError):
                     await store.write(change, statement)
             assert await store.read(books, tables) == after
+            if count == len(steps):
+                lines = await store.read(earned_lines)
         finally:
             await store.close()
         before = after
     assert ("payouts", "paid") in {row[:2] for row in before}
+    assert lines == [
+        ("available", 0, "award"),
+        ("available", 0, "capture"),
+        ("available", 1, "release"),
+    ]
 
 
 async def test_a_database_with_benchmarks_of_devices_loses_them_and_nothing_else(

@@ -20,11 +20,21 @@ class BtcPayServer:
         self.url = ""
         self.invoices: dict[str, dict[str, Any]] = {}
         self.pulls: dict[str, dict[str, Any]] = {}
+        self.claims: dict[str, list[dict[str, Any]]] = {}  # by the pull payment
         self._numbers = itertools.count(1)
 
     def settle(self, invoice_id: str, additional: str = "None") -> None:
         """Have an invoice be paid and confirmed."""
         self.invoices[invoice_id].update(status="Settled", additionalStatus=additional)
+
+    def claim(self, pull_id: str, amount: str) -> None:
+        """Have the payer claim some of a pull payment, and the server pay it."""
+        claims = self.claims.setdefault(pull_id, [])
+        claims.append({"id": f"claim{len(claims)}", "originalAmount": amount, "state": "Completed"})
+
+    def archive(self, pull_id: str) -> None:
+        """Archive a pull payment: claims that wait are cancelled, and paid ones stay."""
+        self.pulls[pull_id]["archived"] = True
 
     def notice(self, invoice_id: str) -> tuple[bytes, str]:
         """Return the body and the signature of a notice."""
@@ -40,6 +50,7 @@ class BtcPayServer:
         app.router.add_get(f"{store}/invoices/{{id}}", self._invoice)
         app.router.add_post(f"{store}/invoices/{{id}}/refund", self._refund)
         app.router.add_get(f"{store}/pull-payments", self._pulls)
+        app.router.add_get("/api/v1/pull-payments/{id}/payouts", self._claims)
         return app
 
     @web.middleware
@@ -88,6 +99,9 @@ class BtcPayServer:
             "archived": False,
         }
         return web.json_response(self.pulls[pull_id])
+
+    async def _claims(self, request: web.Request) -> web.Response:
+        return web.json_response(self.claims.get(request.match_info["id"], []))
 
     async def _pulls(self, request: web.Request) -> web.Response:
         has_archived = request.query.get("includeArchived") == "true"

@@ -29,12 +29,12 @@ def problems(request: Mapping[str, str], kind: Any) -> list[str]:
     """Return what the SDK would not accept in a form: unknown keys, missing keys, other values.
 
     Args:
-        request: the form; `a[b][0]` is a part of `a`.
+        request: the form or the query; `a[b][0]` is a part of `a`, and so is `a[]`.
         kind: the `TypedDict` of the SDK for this request.
     """
     tree: dict[str, Any] = {}
     for name, value in request.items():
-        *way, last = name.replace("]", "").split("[")
+        *way, last = name.replace("[]", "[0]").replace("]", "").split("[")
         branch = tree
         for part in way:
             branch = branch.setdefault(part, {})

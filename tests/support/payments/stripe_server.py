@@ -247,7 +247,7 @@ class StripeServer:
     def _api(self, handler: Callable[..., tuple[int, Any]]) -> Callable[..., Any]:
         async def answer(request: web.Request) -> web.Response:
             sent = dict(parse_qsl((await request.read()).decode(), keep_blank_values=True))
-            self.calls.append((request.method, request.path, sent))
+            self.calls.append((request.method, request.path, {**request.query, **sent}))
             fault = self.faults.pop(0) if self.faults else Fault()
             await asyncio.sleep(fault.seconds)
             if fault.status and not fault.has_effect:
@@ -396,7 +396,7 @@ class StripeServer:
         return 200, found
 
     def _list_intents(self, request: web.Request, sent: dict[str, str]) -> tuple[int, Any]:
-        customer, most = request.query["customer"], int(request.query["limit"])
+        customer, most = request.query["customer"], int(request.query.get("limit", "10"))
         found = [each for each in self.intents.values() if each.get("customer") == customer][::-1]
         return 200, {
             "object": "list",

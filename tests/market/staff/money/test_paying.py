@@ -297,6 +297,8 @@ async def test_a_correction_takes_earned_money_first(market: Market) -> None:
 @pytest.mark.both_engines
 async def test_above_the_yearly_amount_the_identity_has_to_be_checked(market: Market) -> None:
     user, method = await earner(market, 100_000)
+    # An amount that is not there is the first thing to say, also above the yearly amount.
+    assert await refusal(request(market, user, method, 200_000)) is Code.PAYOUT_TOO_LARGE
     asked = request(market, user, method, 60_001 + 99)
     assert await refusal(asked) is Code.PAYOUT_NOT_PERMITTED
     assert await paying.verify(market.context, ROOT, user, "saw the passport")
