@@ -113,8 +113,8 @@ def range_of(
 def last_days(count: int, zone: tzinfo, *, now: int) -> Bucket:
     """Return a bucket of the present day and the days before it, `count` days in all."""
     today = _day_of(now, zone)
-    days = _days(today - timedelta(days=count - 1), today, zone)
-    return Bucket(days[0].begins_at, days[-1].ends_at)
+    first, after = today - timedelta(days=count - 1), today + timedelta(days=1)
+    return Bucket(_midnight(first, zone), _midnight(after, zone))
 
 
 def require_rows(count: int) -> None:
@@ -135,14 +135,16 @@ def _day_of(moment: int, zone: tzinfo) -> date:
     return datetime.fromtimestamp(moment, zone).date()
 
 
+def _midnight(day: date, zone: tzinfo) -> int:
+    return int(datetime(day.year, day.month, day.day, tzinfo=zone).timestamp())
+
+
 def _days(first: date, last: date, zone: tzinfo) -> list[Bucket]:
     """Return days from midnight to midnight: 23 to 25 hours where clocks are changed.
 
     A midnight that occurs twice means the first one. A day that a zone skipped is left out.
     """
     dates = (first + timedelta(days=number) for number in range((last - first).days + 2))
-    midnights = [
-        int(datetime(each.year, each.month, each.day, tzinfo=zone).timestamp()) for each in dates
-    ]
+    midnights = [_midnight(each, zone) for each in dates]
     buckets = map(Bucket, midnights, midnights[1:])
     return [each for each in buckets if each.begins_at < each.ends_at]

@@ -472,12 +472,15 @@ class Acts:
     def committed(self, commit: Commit) -> None:
         """Look at what a commit has changed."""
         plan = self.plan
-        if plan.hooks:
-            self.servers.committed(commit)
+        if commit.has_written:  # these look at nothing but rows
+            if plan.hooks:
+                self.servers.committed(commit)
+            if plan.people or plan.house:
+                self.people.committed(commit)
+            if self.house is not None:
+                self.house.committed(commit)
         if plan.deploys:
             self.deploys.committed(commit)
-        if plan.people or plan.house:
-            self.people.committed(commit)
         if plan.deeds:
             self.deeds.committed(commit)
         if self.files is not None:
@@ -486,8 +489,6 @@ class Acts:
             self.money.committed(commit)
         if self.halts is not None:
             self.halts.committed(commit)
-        if self.house is not None:
-            self.house.committed(commit)
 
     def check(self, records: Records) -> None:
         """Compare everything at the end."""

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
@@ -193,42 +195,44 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _mutants(options: argparse.Namespace) -> int:
     """Print the seeds that each mutant needs; a survivor is a failure, but for equivalent ones."""
+    chosen = [each for each in mutants.MUTANTS if options.mutants in each.name]
     survivors = 0
-    for mutant in mutants.MUTANTS:
-        if options.mutants not in mutant.name:
-            continue
-        if mutant.equivalent and mutant.name != options.mutants:
-            print(f"    = {mutant.name}: {mutant.equivalent}")
-            continue
-        began = time.perf_counter()
-        subject = options.focus or mutant.subject
-        process = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "tests.sim",
-                str(options.seed),
-                "--count",
-                str(options.most),
-                *(("--focus", subject) if subject and subject != "exits" else ()),
-                *(("--exits",) if options.exits or subject == "exits" else ()),
-            ],
-            env=os.environ | {mutants.VARIABLE: mutant.name},
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            check=False,
-        )
-        took = time.perf_counter() - began
-        lines = process.stdout.splitlines()
-        count = lines[-1].split()[0] if lines else "?"
-        reasons = [each.strip() for each in lines if each.startswith("  failed ")]
-        line = f"{subject:>7} {took:6.1f} s  {mutant.name}"
-        if process.returncode == 1:
-            print(f"{count:>5} {line}: {(reasons or lines[-1:])[0]}"[:200])
-        else:
-            survivors += 1
-            print(f"    - {line}: survives {count} seeds")
-        sys.stdout.flush()
+    with ThreadPoolExecutor(options.jobs) as pool:  # each thread waits for a process
+        for line, has_survived in pool.map(partial(_mutant, options=options), chosen):
+            print(line, flush=True)
+            survivors += has_survived
     print(f"{survivors} survive")
     return 1 if survivors else 0
+
+
+def _mutant(mutant: mutants.Mutant, options: argparse.Namespace) -> tuple[str, bool]:
+    """Run a mutant; return the line about it, and whether it survives."""
+    if mutant.equivalent and mutant.name != options.mutants:
+        return f"    = {mutant.name}: {mutant.equivalent}", False
+    began = time.perf_counter()
+    subject = options.focus or mutant.subject
+    process = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "tests.sim",
+            str(options.seed),
+            "--count",
+            str(options.most),
+            *(("--focus", subject) if subject and subject != EXITS else ()),
+            *(("--exits",) if options.exits or subject == EXITS else ()),
+        ],
+        env=os.environ | {mutants.VARIABLE: mutant.name},
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    took = time.perf_counter() - began
+    lines = process.stdout.splitlines()
+    count = lines[-1].split()[0] if lines else "?"
+    reasons = [each.strip() for each in lines if each.startswith("  failed ")]
+    line = f"{subject:>7} {took:6.1f} s  {mutant.name}"
+    if process.returncode == 1:
+        return f"{count:>5} {line}: {(reasons or lines[-1:])[0]}"[:200], False
+    return f"    - {line}: survives {count} seeds", True

@@ -16,6 +16,7 @@ from math import inf
 from random import Random
 from struct import Struct
 from typing import Any
+from weakref import WeakSet
 
 CALLBACK_SECONDS = 1e-6
 # Less than a callback takes: sums of floating-point times differ by less.
@@ -87,8 +88,10 @@ class SimTimer(SimHandle):
         return self._when
 
 
-def _task(loop: asyncio.AbstractEventLoop, work: Any, **kwargs: Any) -> SimTask:
-    return SimTask(work, loop=loop, **kwargs)
+def _task(loop: "SimLoop", work: Any, **kwargs: Any) -> SimTask:
+    task = SimTask(work, loop=loop, **kwargs)
+    loop.tasks.add(task)
+    return task
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -107,6 +110,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.lines: Any = None
         self.is_frozen = False
         self.is_dead = False
+        # Without them `bury` would look through the tasks of all loops.
+        self.tasks: WeakSet[SimTask] = WeakSet()
         # Its timers while it is frozen; `World.timers` has them otherwise.
         self._frozen: list[Timer] = []
         self.set_task_factory(_task)
@@ -162,6 +167,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def thaw(self, slept: float) -> None:
         """Let the callbacks go on; the clock stood still for the seconds that the machine slept."""
         self.is_frozen = False
+        self.world.is_stirred = True
         self.slept += slept
         for when, number, loop, timer in self._frozen:
             heapq.heappush(self.world.timers, (when + slept, number, loop, timer))
@@ -179,7 +185,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """Close the tasks and the loop without warnings, at the end of the run."""
         self._ready = _Grave()
         asyncio._set_running_loop(self)
-        for task in asyncio.all_tasks(self):
+        for task in sorted((each for each in self.tasks if not each.done()), key=hash):
             task._log_destroy_pending = False
             with suppress(Exception, BaseExceptionGroup):  # of code that runs when it is cut off
                 task.get_coro().close()
@@ -245,7 +251,6 @@ class World:
 
     def __init__(self, seed: int, *, is_loud: bool = False) -> None:
         self.seed = seed
-        self._name = str(seed)
         self.now = 0.0
         self.loops: list[SimLoop] = []
         self.graves: list[SimLoop] = []
@@ -271,8 +276,16 @@ class World:
 
     def numbers(self, *names: object) -> tuple[float, float, float, float]:
         """Return four numbers in [0, 1), decided by the seed and a name; faster than a stream."""
-        key = ":".join([self._name, *map(str, names)]).encode()
-        a, b, c, d = _FOUR.unpack(blake2b(key, digest_size=32).digest())
+        return self.numbers_of(self.name_of(*names))
+
+    def name_of(self, *names: object) -> str:
+        """Return the name of a draw, for `numbers_of`."""
+        return ":".join([str(self.seed), *map(str, names)])
+
+    @staticmethod
+    def numbers_of(name: str) -> tuple[float, float, float, float]:
+        """Return the four numbers of a name of `name_of`."""
+        a, b, c, d = _FOUR.unpack(blake2b(name.encode(), digest_size=32).digest())
         return (a >> 16) * _SHARE, (b >> 16) * _SHARE, (c >> 16) * _SHARE, (d >> 16) * _SHARE
 
     # --- lines -----------------------------------------------------------------------------------
@@ -323,25 +336,32 @@ class World:
         """Run events and callbacks until a time, a failure, or a call of `stop`."""
         self.at(until, _nothing)
         events, timers, order = self._events, self.timers, self._order
-        pop, failures = heapq.heappop, self.failures
+        failures = self.failures
+        self.is_stirred = True
         while not (failures or self.is_over) and self.now < until:
-            while events[0][0] <= self.now:
-                _, _, call, args = pop(events)
-                if call is not None:
-                    call(*args)
+            if events[0][0] <= self.now:
+                self._strike()
             if timers[0][0] <= self.now + CLOSE_SECONDS:
                 self._ring()
+            if not self.is_stirred:  # no loop has got a callback since none was ready
+                self._wait()
+                continue
             ready = [each for each in self.loops if each._ready and not each.is_frozen]
             if not ready:
-                while timers[0][3] is not None and timers[0][3]._cancelled:
-                    pop(timers)
-                while events[0][2] is None:
-                    pop(events)
-                self.now = max(self.now, min(events[0][0], timers[0][0]))
+                self.is_stirred = False
+                self._wait()
             elif len(ready) == 1:
-                self._run_callbacks(ready[0], is_alone=True)
+                self._run_callbacks(ready[0])
             else:
-                self._run_callbacks(ready[int(order() * len(ready))], is_alone=False)
+                self._run_callback(ready[int(order() * len(ready))])
+
+    def _strike(self) -> None:
+        """Run the events that are due."""
+        events, now, pop = self._events, self.now, heapq.heappop
+        while events[0][0] <= now:
+            _, _, call, args = pop(events)
+            if call is not None:
+                call(*args)
 
     def _ring(self) -> None:
         """Give their loops the timers that are due."""
@@ -350,17 +370,32 @@ class World:
             _, _, loop, timer = pop(timers)
             if not timer._cancelled:
                 loop._ready.append(timer)
+                self.is_stirred = True
 
-    def _run_callbacks(self, loop: SimLoop, *, is_alone: bool) -> None:
-        """Run a callback of a loop; if no other loop is ready, run more until one can be."""
+    def _wait(self) -> None:
+        """Let time pass until the next timer or event: no loop is ready."""
+        events, timers, pop = self._events, self.timers, heapq.heappop
+        while timers[0][3] is not None and timers[0][3]._cancelled:
+            pop(timers)
+        while events[0][2] is None:
+            pop(events)
+        at, rings_at = events[0][0], timers[0][0]
+        if rings_at < at:
+            at = rings_at
+        if at > self.now:
+            self.now = at
+
+    def _run_callbacks(self, loop: SimLoop) -> None:
+        """Run callbacks of a loop until another loop, an event or a timer can be next."""
         events, timers, queue = self._events, self.timers, loop._ready
-        take = queue.popleft
-        self.is_stirred = not is_alone
+        take, now, count = queue.popleft, self.now, 0
+        self.is_stirred = False
         self.current = loop
         asyncio._set_running_loop(loop)
         try:
             while True:
                 handle = take()
+                count += 1
                 if not handle._cancelled:
                     try:
                         handle._context.run(handle._callback, *handle._args)
@@ -368,13 +403,34 @@ class World:
                         raise
                     except BaseException as error:
                         loop.broke(handle, error)
-                self.now = now = self.now + CALLBACK_SECONDS
-                self.callbacks += 1
+                self.now = now = now + CALLBACK_SECONDS
                 if self.is_stirred or not queue or events[0][0] <= now or timers[0][0] <= now:
                     break
         finally:
             asyncio._set_running_loop(None)
             self.current = None
+            self.callbacks += count
+        if queue:
+            self.is_stirred = True
+
+    def _run_callback(self, loop: SimLoop) -> None:
+        """Run a callback of a loop; others are ready too."""
+        self.is_stirred = True
+        self.current = loop
+        asyncio._set_running_loop(loop)
+        try:
+            handle = loop._ready.popleft()
+            if not handle._cancelled:
+                handle._context.run(handle._callback, *handle._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            loop.broke(handle, error)
+        finally:
+            asyncio._set_running_loop(None)
+            self.current = None
+            self.now += CALLBACK_SECONDS
+            self.callbacks += 1
 
     def end(self) -> None:
         """Close all loops."""

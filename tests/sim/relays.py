@@ -213,7 +213,7 @@ class Relay(Numbered):
         if allowance <= 0:
             self.waits_since = self.life.loop.time()
             self.session.wait(self._resume)
-        elif isinstance(self.payer, ExitShare):
+        elif self.payer is not self.session:
             allowance = min(allowance, self.payer.allowance(self))
             if allowance <= 0:
                 self.payer.wait(self._resume)
@@ -309,7 +309,7 @@ class Relay(Numbered):
         self._later(None)
         self.payer.forget(self)  # type: ignore[arg-type]
         self.session.stop_waiting(self._resume)
-        if isinstance(self.payer, ExitShare):
+        if self.payer is not self.session:
             self.payer.stop_waiting(self._resume)
         pending, self._pending = self._pending, 0
         self.session.give_back(pending)

@@ -35,38 +35,45 @@ STATEMENTS_KEPT = 1_000
 
 
 class Commit:
-    """Committed unit of work: its name, and the run of the process that sent it."""
+    """Committed unit of work.
 
-    __slots__ = ("name", "process")
+    Args:
+        name: of the unit.
+        process: the run of the process that sent it.
+        has_written: whether rows may have changed since the last commit, except for the row of a
+            node that its link has renewed.
+    """
 
-    def __init__(self, name: str, process: str) -> None:
+    __slots__ = ("has_written", "name", "process")
+
+    def __init__(self, name: str, process: str, *, has_written: bool) -> None:
         self.name = name
         self.process = process
+        self.has_written = has_written
 
 
 class _Connection(sqlite3.Connection):
     """Connection to a database in memory that several runs use, one after the other.
 
     A run is one transaction, which is rolled back at the end, so SQLite prepares each statement
-    once for all runs. The transactions in it are not SQLite's: nothing interrupts one, and the
-    product runs each unit in a savepoint. No constraint of the schema waits for a commit.
+    once for all runs. A transaction of the product is nothing in it: nothing interrupts one, and
+    each unit runs in a savepoint. No constraint of the schema waits for a commit.
     """
 
     _now: Callable[[], str] = str
-    _changes = 0
 
     def prepare(self, content: bytes) -> None:
         """Fill the database."""
         self.deserialize(content)
         engine._configure(self)
-        super().execute("PRAGMA secure_delete = OFF")  # no file has its free pages
+        self.execute("PRAGMA secure_delete = OFF")  # no file has its free pages
         self.create_function("strftime", 2, self._strftime)
 
     def begin_run(self, now: Callable[[], str]) -> None:
         """Undo what the last run has written, and set the clock."""
         self._now = now
         self.end_run()
-        super().execute("BEGIN")
+        self.execute("BEGIN")
 
     def _strftime(self, *_: str) -> str:
         return self._now()
@@ -74,23 +81,7 @@ class _Connection(sqlite3.Connection):
     def end_run(self) -> None:
         """Undo what the run has written."""
         if self.in_transaction:
-            super().execute("ROLLBACK")
-
-    def execute(self, sql: str, *values: Any) -> Any:
-        """Run a statement; one that begins or ends a transaction does nothing.
-
-        Raises:
-            AssertionError: a transaction that is rolled back has written something.
-        """
-        if sql in _OF_TRANSACTIONS:
-            if sql == "ROLLBACK" and self.total_changes != self._changes:
-                raise AssertionError("a unit that only reads has written")
-            self._changes = self.total_changes
-            return None
-        return super().execute(sql, *values)
-
-
-_OF_TRANSACTIONS = frozenset(("BEGIN", "BEGIN IMMEDIATE", "COMMIT", "ROLLBACK"))
+            self.execute("ROLLBACK")
 
 
 @cache
@@ -129,15 +120,26 @@ class Database:
         self.heard: Callable[[str, str, str], None] = lambda *_: None
         self.connection = _connection(content)
         self.connection.begin_run(lambda: str(self._now()))
+        self._changes = self.connection.total_changes  # at the last commit
 
     def _now(self) -> int:
         return EPOCH + int(self.world.now + self.leapt + self.weather.of_database_clock())
 
-    def write(self, process: str, name: str, start: Any, *, is_twice: bool) -> Any:
-        """Run a unit and commit it; return its outcome."""
+    def write(
+        self, process: str, name: str, start: Any, *, is_twice: bool, is_link: bool = False
+    ) -> Any:
+        """Run a unit and commit it; return its outcome.
+
+        Args:
+            process: the name of the run of a process.
+            name: of the unit.
+            start: runs the unit.
+            is_twice: whether it is run once before, and rolled back.
+            is_link: whether it only writes the row of the node of a link.
+        """
         if is_twice:  # a conflict: the first run was rolled back
             self._rolled_back(start)
-        (outcome,) = engine._write_group([start], self.connection)
+        outcome = engine._write_unit(self.connection, start)
         error = "" if outcome.error is None else f" {type(outcome.error).__name__}"
         self.commits += 1
         self.world.say(f"db      {process} {name}{error}")
@@ -145,12 +147,25 @@ class Database:
             for text in outcome.notices:
                 for session in self.sessions:
                     session.notify(text)
-            self.committed(Commit(name, process))
+            before, self._changes = self._changes, self.connection.total_changes
+            own = outcome.result if is_link else 0
+            has_written = self._changes - own != before
+            self.committed(Commit(name, process, has_written=has_written))
         return outcome
 
     def read(self, start: Any) -> Any:
-        """Run a unit that only reads, and return its outcome."""
-        return engine._read(start, self.connection)
+        """Run a unit that only reads, and return its outcome.
+
+        Raises:
+            AssertionError: it has written something.
+        """
+        connection = self.connection
+        before = connection.total_changes
+        try:
+            return engine._finish(start(engine._Transaction(connection)))
+        finally:
+            if connection.total_changes != before:
+                raise AssertionError("a unit that only reads has written")
 
     def _rolled_back(self, start: Any) -> None:
         self.connection.execute("SAVEPOINT twice")
@@ -226,6 +241,7 @@ class Wire:
         self.place = place
         self.is_cut = False  # the process is gone
         self.in_order = in_order
+        self._prefix = world.name_of(name, "")
         self._arrives_at = 0.0
         self._counts: dict[str, int] = {}
         self._open: dict[tuple[str, int], _Request] = {}
@@ -235,7 +251,7 @@ class Wire:
         """Send a request to the database, and return its result."""
         number = self._counts[name] = self._counts.get(name, 0) + 1
         world, weather = self.world, self.weather
-        a, b, c, d = world.numbers(self.name, name, number)
+        a, b, c, d = world.numbers_of(f"{self._prefix}{name}:{number}")
         trip = weather.trip(name, a, b, c, d, writes=writes)
         future = asyncio.get_running_loop().create_future()
         request = _Request(future, run, trip, writes=writes)
@@ -290,19 +306,8 @@ class Wire:
             self._resolve(request, UnavailableError("no answer in time", Cause.SILENT))
 
     def _resolve(self, request: _Request, answer: Any) -> None:
-        future = request.future
-        if self.is_cut:
-            return
-
-        def resolve() -> None:
-            if future.done():
-                return
-            if isinstance(answer, Exception):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
-
-        future.get_loop().call_soon(resolve)
+        if not self.is_cut:
+            request.future.get_loop().call_soon(_resolve, request.future, answer)
 
     def cut(self) -> None:
         """Cut the connection of a dead process; commit some of its units that were under way."""
@@ -312,6 +317,16 @@ class Wire:
                 self._arrive(request)
             request.is_given_up = True
         self._open.clear()
+
+
+def _resolve(future: "asyncio.Future[Any]", answer: Any) -> None:
+    """Give a future its result or exception, unless it is done."""
+    if future.done():
+        return
+    if isinstance(answer, Exception):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
 
 
 def _name_of(unit: Any) -> str:
@@ -557,7 +572,7 @@ class SimLink:
 
         def run(_: bool) -> Any:
             database = self._heard(session)
-            return database.write(self.wire.name, name, unit, is_twice=False)
+            return database.write(self.wire.name, name, unit, is_twice=False, is_link=True)
 
         outcome = await self._answer(name, run, writes=True)
         if outcome.error is not None:
