@@ -12,7 +12,6 @@ from market.base.bus import BETWEEN_DAEMONS, BETWEEN_PROCESSES, Bus, Topic
 from market.base.ids import Identifiers
 from market.events.context import Context
 from market.staff.abuse.exit_use import Found, Question
-from proxyd import slices
 from proxyd.core import Core
 from proxyd.halt_watch import HaltWatch
 from proxyd.look_watch import LookWatch
@@ -23,6 +22,7 @@ from proxyd.metering.fence import Fence
 from proxyd.metering.meter import Meter, MeterBounds, cluster_meter, solo_meter
 from proxyd.metering.node import Node
 from proxyd.ops.access_answers import find
+from proxyd.ops.new_accounts import new_accounts
 from storage.engines.place import is_sqlite
 from storage.engines.store import Link, Store
 
@@ -70,7 +70,7 @@ def counting_of(
     link = store.link(settings.cluster.node_timeout_seconds)
     bus = Bus(_carried(settings, link))
     context = Context(store, Identifiers(clocks.milliseconds), clocks.seconds, bus)
-    leases = Leases(context.set_aside(), slices.new_accounts(settings))
+    leases = Leases(context.set_aside(), new_accounts(settings))
     limits = settings.limits
     if link is None:
         meter = solo_meter(

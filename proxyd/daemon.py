@@ -28,6 +28,7 @@ from proxyd.loop import cancellation
 from proxyd.ops.access_log import AccessLog
 from proxyd.ops.listening import exits_context, load_certificate, tls_context
 from proxyd.ops.metrics import Metrics
+from proxyd.ops.new_accounts import new_accounts
 from proxyd.ops.role import Role
 from proxyd.ops.sd_notify import ServiceManager
 from proxyd.services import CLOSE_SECONDS, Services
@@ -198,7 +199,7 @@ class Daemon:
         if self.exit_port is not None:
             self.exit_port.change_limits(slices.exit_limits(settings, descriptors))
         self.helpers.change_rules(settings)
-        self.core.meter.new_accounts = slices.new_accounts(settings)
+        self.core.meter.new_accounts = new_accounts(settings)
         self.core.meter.connections_per_session = settings.limits.connections_per_session
         if self.services is not None:
             self.services.reload(settings, descriptors)
