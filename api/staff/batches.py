@@ -62,7 +62,7 @@ class OutcomeItem(Struct):
 
 
 class ImportReply(Reply, kw_only=True):
-    """The lines with an outcome. Those that wait need a second person."""
+    """The lines with an outcome; a second person decides about `waiting` ones."""
 
     lines: list[OutcomeItem]
     refused: int

@@ -20,7 +20,7 @@ async def tell(tx: Transaction, context: Context, users: Iterable[str], body: st
     Args:
         tx: the transaction of the act.
         context: gives identifiers and the time.
-        users: who read it.
+        users: the readers.
         body: the reason; "" if it was erased.
     """
     told = list(users)
