@@ -15,5 +15,5 @@ def can_be_shown(text: str) -> bool:
 
 
 def shows_nothing(text: str) -> bool:
-    """Return whether no character of a text has a shape: nobody could read it as a name."""
+    """Return whether no character of a text has a shape, so that it is no name."""
     return all(each in _SHAPELESS or each.isspace() or not each.isprintable() for each in text)
