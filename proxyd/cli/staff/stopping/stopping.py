@@ -126,7 +126,11 @@ async def _claw_back(desk: Desk, options: Namespace) -> Report | Ended:
     }
     if not done.waiting:
         return report
-    return Ended({**report, "waits": [row_of(each) for each in done.waiting]}, WAITS)
+    waits = "".join(
+        f"; {as_decimal(-each.amount)} usd wait: approval {each.id}" for each in done.waiting
+    )
+    rows = [row_of(each) for each in done.waiting]
+    return Ended({**report, "words": f"{report['words']}{waits}", "waits": rows}, WAITS)
 
 
 async def _pardon(desk: Desk, options: Namespace) -> Report | Ended:
