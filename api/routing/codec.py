@@ -1,5 +1,6 @@
 """JSON in and out: typed requests, exact numbers, and errors that name the field."""
 
+import json
 import re
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
@@ -22,6 +23,7 @@ COUNTED_FROM_BYTES = 64 * 1024
 # Of a larger body: far more than any path takes. Each object takes a microsecond or two.
 OBJECTS_MAX = 5_000
 TEXTS_MAX = 50_000
+NAME_SHOWN_CHARACTERS = 64  # of a field that no type knows
 _WHOLE = re.compile(r"-?[0-9]+")
 
 
@@ -74,11 +76,36 @@ class Decoder(Generic[_Body]):
             body.decode()  # also the ignored parts: a body that is no UTF-8 is no JSON
             if NUL in body and NUL in body.replace(BACKSLASH, b"  "):
                 raise MarketError(Code.INVALID_FIELD, "A text contains the character U+0000.")
-            return self._decoder.decode(body)
+            return _with_names_once(self._decoder.decode(body), body)
         except msgspec.ValidationError as error:
             raise validation_messages.of_value(error, self._kind, from_text=False) from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise validation_messages.of_syntax(error, body) from error
+
+
+def _with_names_once(decoded: _Body, body: bytes) -> _Body:
+    """Return a decoded body if none of its objects has a field twice: readers differ about those.
+
+    Raises:
+        MarketError: `invalid_field`.
+    """
+    _NAMES.decode(body.decode())
+    return decoded
+
+
+def _once(pairs: list[tuple[str, object]]) -> None:
+    """Check the fields of one object."""
+    names = set()
+    for name, _ in pairs:
+        if name in names:
+            shown = name[:NAME_SHOWN_CHARACTERS]
+            message = f"The field {shown} is there twice."
+            raise MarketError(Code.INVALID_FIELD, message, field=shown)
+        names.add(name)
+
+
+# It converts no number.
+_NAMES = json.JSONDecoder(object_pairs_hook=_once, parse_int=len, parse_float=len)
 
 
 def check_number(body: bytes) -> None:

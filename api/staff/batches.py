@@ -1,7 +1,7 @@
-"""Routes of the files for banks: approved payouts leave in a batch, whose file is downloaded.
+"""Routes of files: approved payouts leave in a batch, and a list of their outcomes comes back.
 
-The file has whole bank accounts. No key of the staff gets one, and a login proves its second factor
-first. The log records each batch, and each download.
+The file of a batch has whole bank accounts. No key of the staff gets one or sends a list, and a
+login proves its second factor first. The log records each batch, each download and each list.
 """
 
 from decimal import Decimal
@@ -14,16 +14,18 @@ from api.routing.codec import Money, money
 from api.routing.in_memory import InMemory
 from api.routing.listing import Timestamp, timestamp
 from api.routing.routes import Call, Download, Nothing, Reply, StaffRoute
+from api.serving.bodies import RawBody
 from api.staff.words import PREFIX, author
 from market.base.errors import Code
 from market.money.money import MICRO
-from market.payouts.files import FORMATS, Format
+from market.payouts.files import FILE_MAX_BYTES, FORMATS, Format
 from market.staff.base.roles import Action
 from market.staff.desk import StaffDesk
 from market.staff.money import paying
-from market.staff.money.paying import Exported
+from market.staff.money.paying import Exported, Imported
 
 ALL = f"{PREFIX}/payout_batches"
+OUTCOMES = f"{PREFIX}/payout_outcomes"
 NO_BATCH = "There is no such batch."
 FileFormat = Literal["csv", "pain001", "pain001.03"]
 
@@ -50,6 +52,23 @@ class BatchReply(Reply, kw_only=True):
     batch: BatchItem | None
 
 
+class OutcomeItem(Struct):
+    """A line of a list of outcomes: its number, its payout, and the result in words."""
+
+    line: int
+    payout_id: str
+    state: Literal["booked", "refused", "waits"]
+    result: str
+
+
+class ImportReply(Reply, kw_only=True):
+    """The lines with an outcome; a second person decides about `waiting` ones."""
+
+    lines: list[OutcomeItem]
+    refused: int
+    waiting: int
+
+
 class StaffBatchRoutes:
     """The routes about batches."""
 
@@ -57,6 +76,7 @@ class StaffBatchRoutes:
         self._context = desk.context
         self._sealing = desk.methods
         self._debtor = desk.terms.debtor
+        self._limits = desk.terms.limits
         self._by_itself = desk.terms.sent_by_itself
 
     def table(self) -> list[StaffRoute]:
@@ -83,6 +103,16 @@ class StaffBatchRoutes:
                 errors=(Code.PAYOUT_BATCH_NOT_FOUND,),
                 has_file=True,
             ),
+            StaffRoute(
+                "POST",
+                OUTCOMES,
+                "Book a list of outcomes: the exported table, filled in; again it changes nothing",
+                self.book,
+                ImportReply,
+                action=Action.PAYOUT_IMPORT,
+                raw_max_bytes=FILE_MAX_BYTES,
+                errors=(Code.PAYOUT_FILE_INVALID,),
+            ),
         ]
 
     async def make(self, call: Call[BatchRequest, Any]) -> BatchReply:
@@ -93,6 +123,16 @@ class StaffBatchRoutes:
         by, form = author(call, _batch), FORMATS[body.format]
         return _batch(
             await paying.export(self._context, by, self._sealing, form, debtor, but=self._by_itself)
+        )
+
+    async def book(self, call: Call[RawBody, Any]) -> ImportReply:
+        """Book outcomes."""
+        by, content = author(call), b"".join([piece async for piece in call.body.pieces()])
+        done = await paying.book_file(self._context, by, content, self._limits)
+        return ImportReply(
+            lines=[_outcome(each) for each in done],
+            refused=sum(each.is_refused for each in done),
+            waiting=sum(each.waits for each in done),
         )
 
     async def download(self, call: Call[Nothing, Any]) -> Reply:
@@ -107,6 +147,13 @@ class StaffBatchRoutes:
             etag=f"{batch_id}-{len(content)}",
             content=InMemory(content),
         )
+
+
+def _outcome(each: Imported) -> OutcomeItem:
+    state: Literal["booked", "refused", "waits"] = "booked"
+    if each.is_refused or each.waits:
+        state = "refused" if each.is_refused else "waits"
+    return OutcomeItem(each.line.number, each.line.payout_id, state, each.result)
 
 
 def _batch(done: Exported) -> BatchReply:

@@ -122,7 +122,7 @@ class StaffLeavingRoutes:
         """Close an account; if one person waives its money, the sessions are ended first."""
         name, body, by = call.path["user"], call.body, author(call, _closed)
         if body.waived:
-            await closing.end_sessions(self._context, self._limits, by, name, body.reason)
+            name = await closing.end_sessions(self._context, self._limits, by, name, body.reason)
         closed = await closing.close(
             self._context,
             self._tools.letters,

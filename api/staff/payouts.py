@@ -1,7 +1,4 @@
-"""Routes about payouts: listed, looked at and decided; and the checked identity of a user.
-
-The list of outcomes that comes back from a bank is read by a command on the machine.
-"""
+"""Routes about payouts: listed, looked at and decided; and the checked identity of a user."""
 
 from typing import Any
 

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from api.routing.codec import money
 from api.routing.listing import Timestamp, timestamp
 from api.routing.routes import Call, Nothing, Reply, StaffRoute
+from api.staff.money import OutcomeReply, outcome_reply
 from api.staff.users import CHANGING, ONE
 from api.staff.words import PREFIX, Reason, ReasonRequest, author, moment
 from market.accounts.suspensions import Part
@@ -17,8 +18,9 @@ from market.base.errors import Code
 from market.base.states import SessionStatus
 from market.staff.base.acts import REASON_MAX_CHARACTERS
 from market.staff.base.roles import Action
+from market.staff.cases import clawing
 from market.staff.desk import StaffDesk
-from market.staff.stopping import clawing, stopping, suspending
+from market.staff.stopping import stopping, suspending
 from market.staff.stopping.suspending import ALL, Ordered
 
 SESSION = f"{PREFIX}/sessions/{{session}}"
@@ -52,13 +54,15 @@ class ClawBackRequest(Struct):
 class ClawedBackReply(Reply, kw_only=True):
     """The barred exits, and their reversed earnings: the owner loses `usd`.
 
-    The buyers get `refunded_usd`.
+    The buyers get `refunded_usd`. `waiting` are the requests that a second person decides, one for
+    an exit.
     """
 
     devices: list[str]
     earnings: int
     usd: float
     refunded_usd: float
+    waiting: list[OutcomeReply]
 
 
 class OrderReply(Reply, kw_only=True):
@@ -111,6 +115,7 @@ class StopRoutes:
         self._context = desk.context
         self._letters = desk.letters
         self._outcomes = desk.terms.outcomes
+        self._limits = desk.terms.limits
 
     def table(self) -> list[StaffRoute]:
         """Return the declarations."""
@@ -309,13 +314,19 @@ class StopRoutes:
         """Bar an exit, and return its earnings to the buyers."""
         body, device = call.body, call.path["device"]
         done = await clawing.claw_back(
-            self._context, author(call), device, body.reason, with_owner=body.with_owner
+            self._context,
+            author(call),
+            self._limits,
+            device,
+            body.reason,
+            with_owner=body.with_owner,
         )
         return ClawedBackReply(
             devices=list(done.devices),
             earnings=done.earnings,
             usd=money(done.amount),
             refunded_usd=money(done.refunded),
+            waiting=[outcome_reply(each) for each in done.waiting],
         )
 
     async def pardon(self, call: Call[ReasonRequest, Any]) -> OrderReply:

@@ -56,7 +56,9 @@ def read(path: Path, max_bytes: int = _FILE_MAX_BYTES) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
-        raise FileError(f"{path} is not the JSON object that it should be")
+        raise FileError(
+            f"{path} is damaged: no JSON object; move it away, and run this command again"
+        )
     return fields
 
 

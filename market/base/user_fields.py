@@ -4,6 +4,7 @@ import re
 import unicodedata
 
 from market.base.errors import Code, MarketError
+from market.base.texts import shows_nothing
 
 USERNAME_MAX_CHARACTERS = 50
 EMAIL_MAX_CHARACTERS = 254
@@ -39,7 +40,8 @@ def check_username(username: str) -> None:
             f"A user name has 1 to {USERNAME_MAX_CHARACTERS} characters.",
             field="username",
         )
-    if any(character.isspace() or not character.isprintable() for character in username):
+    is_plain = not any(each.isspace() or not each.isprintable() for each in username)
+    if not is_plain or shows_nothing(username):
         raise MarketError(
             Code.INVALID_FIELD, "A user name has no spaces or control characters.", field="username"
         )

@@ -3,7 +3,7 @@
 Through each exit the daemon fetches pages with a known content. An exit that returns another
 content is barred: it stops being an exit, even with its owner's consent, and its owner loses the
 earnings that are not posted yet. An operator can read the findings, take back pending earnings
-(`market.exits.payouts.reverse_all`), or pardon.
+(`market.exits.payouts.reverse`), or pardon.
 """
 
 import logging

@@ -20,13 +20,11 @@ from storage.bandwidth import sessions as bandwidth_queries
 from storage.devices import devices as device_queries
 from storage.engines.store import Transaction
 from storage.exits import exits as queries
-from storage.exits.exits import ConsentRow, DueRow, ReversedRow
+from storage.exits.exits import ConsentRow, DueRow, PendingRow, ReversedRow
 
 PAID_MAX_OWNERS = 100
 # Number of earnings that one search for unpaid owners reads.
 DUE_MAX_EARNINGS = 10_000
-# Bounds a transaction; each earning is reversed by a transfer of its own.
-REVERSED_MAX_EARNINGS = 200
 
 _FROM_THE_OLDEST = DueRow(-1, "")
 _logger = logging.getLogger("exits")
@@ -104,30 +102,6 @@ class ExitPayouts:
         return owners[:limit]
 
 
-async def reverse_all(
-    context: Context, device_id: str, *, reversed_max: int = REVERSED_MAX_EARNINGS
-) -> ClawedBack:
-    """Reverse the unpaid earnings of a barred exit; a repetition reverses those of since then.
-
-    The buyers of settled sessions get the whole price of the bytes back: the owner's share from the
-    pending account, the rest from the house. In sessions that are not settled, the bytes of this
-    exit are free; their posted and pending earnings return to the house. Earnings that were paid
-    out before stay paid.
-
-    Args:
-        context: the store, identifiers and the time.
-        device_id: the exit.
-        reversed_max: most earnings that one transaction reverses.
-    """
-    now, total = context.now(), ClawedBack()
-    while True:
-        transfer_ids = [context.identifiers.new() for _ in range(reversed_max)]
-        part = await context.store.write(_reverse, device_id, transfer_ids, now=now)
-        if part is None:
-            return total
-        total += part
-
-
 async def _pay(tx: Transaction, user_id: str, transfer_id: str, *, moment: int, now: int) -> None:
     paid = await queries.pay(tx, user_id, moment=moment, now=now)
     if not paid:
@@ -165,16 +139,37 @@ async def bar(tx: Transaction, event: ConsentRow) -> None:
     await queries.insert_consent(tx, event)
 
 
-async def _reverse(
-    tx: Transaction, device_id: str, transfer_ids: Sequence[str], *, now: int
-) -> ClawedBack | None:
-    """Reverse some pending earnings; None without any.
+def worth(row: PendingRow) -> int:
+    """Return the micro-USD that the reversal of an earning moves at most.
 
-    Earnings that were just paid are left out.
+    The buyer of a settled session gets the price of the bytes back, which is the owner's share and
+    more.
     """
-    pending = await queries.pending_of(tx, device_id, limit=len(transfer_ids))
-    if not pending:
-        return None
+    return max(row.amount, earned(row.used_bytes, row.price_per_gb))
+
+
+async def reverse(
+    tx: Transaction,
+    device_id: str,
+    pending: Sequence[PendingRow],
+    transfer_ids: Sequence[str],
+    *,
+    now: int,
+) -> ClawedBack:
+    """Reverse pending earnings of a barred exit; those that were just paid are left out.
+
+    The buyers of settled sessions get the whole price of the bytes back: the owner's share from the
+    pending account, the rest from the house. In sessions that are not settled, the bytes of this
+    exit are free; their posted and pending earnings return to the house. Earnings that were paid
+    out before stay paid.
+
+    Args:
+        tx: the transaction.
+        device_id: the exit.
+        pending: the earnings; each is reversed by a transfer of its own.
+        transfer_ids: an identifier for each.
+        now: the time.
+    """
     # A settlement would decide the receiver of the money, so these sessions stay unsettled
     # meanwhile.
     await bandwidth_queries.lock(tx, sorted({row.session_id for row in pending}))

@@ -14,6 +14,7 @@ from market.accounts.spending import Spender, spend
 from market.accounts.suspensions import require_may_buy
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus
+from market.base.texts import shows_nothing
 from market.events.catalogue import JobCreated, amount
 from market.events.context import Context
 from market.events.recording import NewEvent, record_all
@@ -115,7 +116,8 @@ def check(new: NewJob) -> None:
         if not least <= len(text) <= most:
             message = f"{field} must have {least} to {most} characters."
             raise MarketError(Code.INVALID_FIELD, message, field=field)
-    if not new.title.isprintable():  # it stands in terminals and pages of others
+    # It stands in terminals and pages of others.
+    if not new.title.isprintable() or shows_nothing(new.title):
         message = "title must have printable characters alone, on one line."
         raise MarketError(Code.INVALID_FIELD, message, field="title")
     if not 1 <= new.duration_hrs <= DURATION_MAX_HOURS:

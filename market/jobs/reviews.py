@@ -22,6 +22,7 @@ from market.accounts.mail import job_disputed
 from market.base.errors import Code, MarketError
 from market.base.states import ReviewStatus
 from market.base.sweeping import Sweep
+from market.base.texts import can_be_shown
 from market.events.catalogue import JobDisputed, JobPaid
 from market.events.catalogue import amount as shown
 from market.events.context import Context
@@ -88,6 +89,9 @@ def check_reason(reason: str, field: str = "reason") -> None:
     """
     if not 1 <= len(reason) <= REASON_MAX_CHARACTERS:
         message = f"{field} must have 1 to {REASON_MAX_CHARACTERS} characters."
+        raise MarketError(Code.INVALID_FIELD, message, field=field)
+    if not can_be_shown(reason):  # it stands in pages and terminals of the staff
+        message = f"{field} must have lines of printable characters alone."
         raise MarketError(Code.INVALID_FIELD, message, field=field)
 
 

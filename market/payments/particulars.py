@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from market.accounts import bounds
 from market.base.errors import Code, MarketError
+from market.base.texts import shows_nothing
 from market.events.context import Context
 from storage.accounts import closures
 from storage.engines.store import Transaction
@@ -90,7 +91,7 @@ def checked(new: Particulars) -> Particulars:
     if not 1 <= len(address) <= LINES_MAX:
         raise _invalid("address", f"An address has 1 to {LINES_MAX} lines.")
     name, country = _line(new.name, "name", NAME_MAX_CHARACTERS), new.country.strip().upper()
-    if not name:
+    if shows_nothing(name):
         raise _invalid("name", "An invoice needs the name of its receiver.")
     if country not in COUNTRIES:
         raise _invalid("country", "A country is a code of two letters, such as DE.")

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from market.base.errors import Code, MarketError
 from market.base.sealing import Sealing
+from market.base.texts import shows_nothing
 from market.base.user_fields import check_email
 from market.payouts.terms import MethodKind
 
@@ -129,7 +130,8 @@ def _compact(text: str) -> str:
 
 def _plain(text: str, field: str) -> str:
     text = " ".join(text.split())
-    if not 1 <= len(text) <= NAME_MAX_CHARACTERS or not text.isprintable():
+    is_short = len(text) <= NAME_MAX_CHARACTERS
+    if not is_short or not text.isprintable() or shows_nothing(text):
         raise _invalid(field, f"A {field} has 1 to {NAME_MAX_CHARACTERS} characters.")
     return text
 

@@ -1,6 +1,7 @@
 """MANIFEST, the list of the files of a backup: its first line is the hash of the rest, in JSON."""
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -82,6 +83,8 @@ def read(folder: Path) -> Manifest:
     """
     if not folder.is_dir():
         raise BackupError(f"{folder}: there is no such folder")
+    if not os.path.lexists(folder / NAME):
+        raise BackupError(f"{folder}: it has no {NAME}, so it is no backup")
     with opened_beneath(folder, NAME) as file:
         text = file.read(MAX_BYTES + 1)
     first, _, body = text.partition(b"\n")

@@ -67,6 +67,7 @@ async def restore(
         CannotOpenError: the database cannot be opened.
     """
     target = _named(target)
+    _refuse_swapped(backup, target)
     read = manifest.read(backup)
     _refuse_newer(backup, read)
     _refuse_wrong_engine(backup, read, database)
@@ -84,6 +85,16 @@ async def restore(
     except OSError as error:
         raise BackupError(f"{error.filename or target}: {error.strerror or error}") from error
     return read, restored._replace(settings=target / contents.RESTORED_SETTINGS)
+
+
+def _refuse_swapped(backup: Path, target: Path) -> None:
+    """Refuse the two folders in the wrong order.
+
+    Raises:
+        BackupError: only the new folder is a backup.
+    """
+    if (target / manifest.NAME).exists() and not (backup / manifest.NAME).exists():
+        raise BackupError(f"{target} is the backup, and comes first: proxyd restore BACKUP DIR")
 
 
 def _named(target: Path) -> Path:

@@ -179,10 +179,14 @@ def within(text: str) -> int:
 
 def _whole_number(text: str, most: int, words: str) -> int:
     """Return a number from 1 to `most`, whose description for an error is `words`."""
-    is_short = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
-    if not is_short or not 1 <= int(text) <= most:
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {words}, in digits alone")
+    digits = text.lstrip("0")
+    if len(digits) > len(str(most)) or int(digits or 0) > most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {words}: it is at most {most}")
+    if not digits:
         raise argparse.ArgumentTypeError(f"{text!r} is not {words}")
-    return int(text)
+    return int(digits)
 
 
 def text(argument: str) -> str:

@@ -17,12 +17,12 @@ from proxyd.metering.fence import Fence
 from proxyd.metering.meter import Meter, MeterBounds, cluster_meter, solo_meter
 from proxyd.metering.node import Node
 from proxyd.ops.access_log.access_answers import find
-from proxyd.wiring import slices
 from proxyd.wiring.core import Core
 from proxyd.wiring.halt_watch import HaltWatch
 from proxyd.wiring.look_watch import LookWatch
 from proxyd.wiring.market_work import MarketWork
 from proxyd.wiring.membership import REAP_CHECK_SECONDS, Membership
+from proxyd.wiring.new_accounts import new_accounts
 from storage.engines.place import is_sqlite
 from storage.engines.store import Link, Store
 
@@ -70,7 +70,7 @@ def counting_of(
     link = store.link(settings.cluster.node_timeout_seconds)
     bus = Bus(_carried(settings, link))
     context = Context(store, Identifiers(clocks.milliseconds), clocks.seconds, bus)
-    leases = Leases(context.set_aside(), slices.new_accounts(settings))
+    leases = Leases(context.set_aside(), new_accounts(settings))
     limits = settings.limits
     if link is None:
         meter = solo_meter(

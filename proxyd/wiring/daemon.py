@@ -31,6 +31,7 @@ from proxyd.wiring.abuse_stops import Stops
 from proxyd.wiring.core import Core
 from proxyd.wiring.exit_port import ExitPort, known_by
 from proxyd.wiring.listeners import Listeners
+from proxyd.wiring.new_accounts import new_accounts
 from proxyd.wiring.services import CLOSE_SECONDS, Services
 from proxyd.wiring.tasks import Tasks
 from storage.engines.place import place
@@ -199,7 +200,7 @@ class Daemon:
         if self.exit_port is not None:
             self.exit_port.change_limits(slices.exit_limits(settings, descriptors))
         self.helpers.change_rules(settings)
-        self.core.meter.new_accounts = slices.new_accounts(settings)
+        self.core.meter.new_accounts = new_accounts(settings)
         self.core.meter.connections_per_session = settings.limits.connections_per_session
         if self.services is not None:
             self.services.reload(settings, descriptors)

@@ -17,7 +17,6 @@ from api.reverse.server import Terms as AppTerms
 from config.settings import JobSettings, Settings, StorageSettings
 from market.accounts.accounts import LoginLimits
 from market.accounts.bounds import Bounds
-from market.accounts.levels import NewAccounts
 from market.accounts.referrals import Rewards
 from market.assistant.goodness import RewardTerms
 from market.bandwidth.sessions import Terms
@@ -31,7 +30,7 @@ from market.jobs.overdue import Leases
 from market.jobs.terms import JobTerms
 from market.logs.logs import LogTerms
 from market.market import Rules
-from market.money.money import GB, micro
+from market.money.money import micro
 from market.notify.feed import EventFeedTerms
 from market.notify.webhooks import FIRST_FREE_PORT, WebhookTerms
 from market.payments.terms import PaymentTerms
@@ -266,18 +265,6 @@ def abuse_halt_seconds(settings: Settings) -> dict[str, int]:
     """Return the time of a halt for each rule that acts."""
     rules = rules_of(settings)
     return {each.name: each.halt_seconds for each in rules if each.halt_seconds is not None}
-
-
-def new_accounts(settings: Settings) -> NewAccounts:
-    """Return the limits of new accounts."""
-    new = settings.new_accounts
-    return NewAccounts(
-        seconds=new.days * DAY_SECONDS,
-        connections=new.connections,
-        ports=new.ports,
-        bytes_per_day=new.gb_per_day * GB,
-        needs_email=new.confirmed_email,
-    )
 
 
 def bounds(settings: Settings) -> Bounds:

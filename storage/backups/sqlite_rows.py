@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from storage.backups.errors import BackupError
 from storage.backups.tables import Table, in_order, quoted
 from storage.engines import migrate
+from storage.engines.backup import is_of_writing
 from storage.engines.errors import CannotOpenError
 
 # One COPY of a move: large enough that its round trip does not show, and a few megabytes of memory.
@@ -49,7 +50,12 @@ def copy(source: Path, target: Path) -> None:
     """
     os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     with _connected(source) as connection:
-        connection.execute("VACUUM INTO ?", (str(target),))
+        try:
+            connection.execute("VACUUM INTO ?", (str(target),))
+        except sqlite3.Error as error:
+            if not is_of_writing(error):
+                raise
+            raise BackupError(f"{target}: {error}") from error
 
 
 def version(path: Path) -> int:

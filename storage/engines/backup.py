@@ -14,6 +14,14 @@ PAGES_PER_STEP = 4096
 # `backup` sleeps after a step that found the database locked. No pause: the daemon's log grows for
 # as long as the copy's snapshot lasts, so the copy should be over soon.
 PAUSE_SECONDS = 0.0
+# Of a disk, as extended codes of SQLite.
+_WRITE_ERRORS = (
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR_WRITE,
+    sqlite3.SQLITE_IOERR_FSYNC,
+    sqlite3.SQLITE_IOERR_DIR_FSYNC,
+    sqlite3.SQLITE_IOERR_TRUNCATE,
+)
 
 
 class BackupError(StoreError):
@@ -39,11 +47,16 @@ def back_up(url: str, target: Path) -> int:
     try:
         return _copy(source, target)
     except sqlite3.Error as error:
-        raise BackupError(f"{source}: {error}") from error
+        raise BackupError(f"{target if is_of_writing(error) else source}: {error}") from error
     except FileExistsError:
         raise BackupError(f"{target}: file exists; choose another name") from None
     except OSError as error:
         raise BackupError(f"{target}: {error.strerror}") from error
+
+
+def is_of_writing(error: sqlite3.Error) -> bool:
+    """Return whether a copy failed at its target, as on a full disk: the source is only read."""
+    return getattr(error, "sqlite_errorcode", None) in _WRITE_ERRORS
 
 
 def _copy(source: Path, target: Path) -> int:
@@ -70,3 +83,4 @@ def _copy(source: Path, target: Path) -> int:
     finally:
         os.close(descriptor)
         partial.unlink()
+        Path(f"{partial}-journal").unlink(missing_ok=True)  # SQLite leaves it on a full disk

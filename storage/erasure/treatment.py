@@ -707,8 +707,14 @@ _OF_USERS: Mapping[str, Rows] = {
         kept={"facts": "the complaint of another person, without a name of the user"},
         exported=None,
     ),
+    # With the decisions whose reason the user reads as the other side of a dispute.
     "staff_log": rows(
-        _OWN,
+        _either(
+            "staff_log",
+            "number",
+            _OWN,
+            "number IN (SELECT log_number FROM texts WHERE user_id = :user AND kind = 'decision')",
+        ),
         "number",
         ids="staff_id subject_id user_id text_id",
         enums="via role action subject_kind",
@@ -719,7 +725,7 @@ _OF_USERS: Mapping[str, Rows] = {
             "changes": "identifiers, amounts and states only",
             "hash": "the chain of the log",
         },
-        hidden="staff_id unix_user role via text_hash hash",
+        hidden="staff_id user_id unix_user role via text_hash hash",
     ),
     "halts": rows(
         _OWN,

@@ -203,6 +203,17 @@ class PaidRow(NamedTuple):
     amount: int
 
 
+class PendingRow(NamedTuple):
+    """A pending earning: its key, its amount in micro-USD, its bytes and their price for a GB."""
+
+    session_id: str
+    device_id: str
+    number: int
+    amount: int
+    used_bytes: int
+    price_per_gb: int
+
+
 class PaidOutRow(NamedTuple):
     """An earning that is paid out: its key, the amount in micro-USD, and the earned part of it.
 
@@ -810,22 +821,27 @@ async def pay(tx: Transaction, user_id: str, *, moment: int, now: int) -> list[P
     )
 
 
-async def pending_of(tx: Transaction, device_id: str, *, limit: int) -> list[PaidRow]:
-    """Return earnings of a device that are pending."""
+async def pending_of(
+    tx: Transaction, device_id: str, *, until: int, limit: int
+) -> list[PendingRow]:
+    """Return earnings of a device that are pending and were posted by a time, the largest first."""
     return await tx.all(
-        PaidRow,
+        PendingRow,
         """
-        SELECT session_id, device_id, number, amount FROM exit_earnings
-        WHERE device_id = :device_id AND paid_at IS NULL AND reversed_at IS NULL
-        LIMIT :limit
+        SELECT x.session_id, x.device_id, x.number, x.amount, x.used_bytes, s.price_per_gb
+        FROM exit_earnings AS x JOIN bandwidth_sessions AS s ON s.id = x.session_id
+        WHERE x.device_id = :device_id AND x.paid_at IS NULL AND x.reversed_at IS NULL
+            AND x.posted_at <= :until
+        ORDER BY x.amount DESC, x.session_id, x.number LIMIT :limit
         """,
         device_id=device_id,
+        until=until,
         limit=limit,
     )
 
 
 async def reverse(
-    tx: Transaction, device_id: str, earnings: Sequence[PaidRow], *, now: int
+    tx: Transaction, device_id: str, earnings: Sequence[PendingRow], *, now: int
 ) -> list[ReversedRow]:
     """Resolve earnings of a device as reversed, and return those that were pending until now."""
     columns = {"session_id": "TEXT", "number": "BIGINT"}

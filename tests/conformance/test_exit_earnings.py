@@ -12,12 +12,13 @@ from support.daemons.bounded import check_bounds
 from support.daemons.service import Bought, Person, Service, running_in, settings_for
 from support.exits.device import EXITS, Device, consented
 from support.market.staff import ROOT
+from support.market.staff_money import LIMITS
 from support.targets import targets
 from support.targets.targets import Target
 
 from market.exits.earnings import AdvancePace
 from market.money.money import MICRO
-from market.staff.stopping import clawing
+from market.staff.cases import clawing
 from proxyd.ops.base.books import context_of, opened
 
 PRICE = 10_000.0  # USD per GB, so that little traffic is worth something
@@ -129,7 +130,7 @@ async def test_a_claw_back_beside_a_daemon_cuts_the_exit_and_refunds(tmp_path: P
         settings = settings_for(f"sqlite:///{tmp_path}/proxyd.db")
         async with opened(settings) as store:  # as a command does
             done = await clawing.claw_back(
-                context_of(store), ROOT, made.device_id, "injects into plain HTTP"
+                context_of(store), ROOT, LIMITS, made.device_id, "injects into plain HTTP"
             )
         assert (done.earnings, done.amount, done.refunded) == (1, 3 * MICRO, 5 * MICRO)
         await until(lambda: device.is_over, "the exit is let go of")

@@ -17,7 +17,7 @@ async def opened(service: Service, visit: Visit, language: str = "en", **more: A
     await tab.run(
         "(async () => {"
         " const base = document.querySelector('script').src.replace('app.js', 'lib/');"
-        "for (const name of ['api', 'dom', 'forms', 'router', 'view', 'words'])"
+        "for (const name of ['api', 'dom', 'forms', 'router', 'turns', 'view', 'words'])"
         " Object.assign(window, await import(`${base}${name}.js`)); })()"
     )
     await tab.run("replace(document.querySelector('main'), el('div', {id: 'place'}))")
@@ -50,6 +50,18 @@ async def test_an_element_is_made_of_properties_and_text(service: Service, visit
         == "b"
     )
     assert await tab.run("svg('rect', {width: 1}).namespaceURI") == "http://www.w3.org/2000/svg"
+
+
+async def test_only_the_newest_turn_of_a_thing_counts(service: Service, visit: Visit) -> None:
+    tab = await opened(service, visit)
+    script = """
+        const one = new Turns(), other = new Turns();
+        const first = one.begin(), alone = other.begin();
+        const before = first();
+        const second = one.begin();
+        return [before, first(), second(), alone(), second()];
+    """
+    assert await worth(tab, script) == [True, False, True, True, True]
 
 
 # A part of a page with an open fold, a focus and a selection.

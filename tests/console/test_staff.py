@@ -245,6 +245,13 @@ async def test_a_payout_and_a_doubtful_payment_are_decided(tmp_path: Path, visit
         await tab.click("Send the approved payouts")
         await tab.click("Send and download")
         await tab.until_text("is saved as payouts-")
+        table = tmp_path / "batch.csv"
+        table.write_text(f"payout_id,amount_usd,outcome\n{payout},10.00,paid\nnone,1.00,paid\n")
+        await tab.click("Book the outcomes")
+        await tab.fill("Table (CSV)", table)
+        await tab.click("Book")
+        await tab.until_text("1 of 2 lines are booked, 1 refused, 0 wait; line 3: refused")
+        assert not await faults(tab)
         await tab.click("Payments")
         await tab.until_text("Payments: doubtful", "h1")
         await tab.click(f"main a[href='#/payment/{doubtful.id}']")

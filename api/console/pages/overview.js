@@ -5,6 +5,7 @@ import { el, keyed, replace, update } from "../lib/dom.js";
 import { happened, happenedPath, ready } from "../lib/happenings.js";
 import { mails } from "../lib/letter.js";
 import { follow } from "../lib/stream.js";
+import { Turns } from "../lib/turns.js";
 import { busy, card, facts, failure, link, meter, sessionName, table } from "../lib/view.js";
 import { ago, bytes, credits, date, money, percent, rate, t } from "../lib/words.js";
 import { steps } from "./overview/steps.js";
@@ -70,15 +71,15 @@ class Board {
   // Fills a part with the result of `make`, unless it was requested again meanwhile; a refusal stands in its place, and
   // is not thrown on. While the server is away, its last answer stays: the top bar shows its age.
   async fill(name, make) {
-    const turn = (this.turns[name] ?? 0) + 1;
-    this.turns[name] = turn;
+    this.turns[name] ??= new Turns();
+    const isNewest = this.turns[name].begin();
     try {
       const found = await make();
-      if (this.turns[name] !== turn) return;
+      if (!isNewest()) return;
       update(this.parts[name], found);
       this.filled.add(name);
     } catch (error) {
-      if (this.signal.aborted || this.turns[name] !== turn) return;
+      if (this.signal.aborted || !isNewest()) return;
       if (!(error instanceof ApiError)) throw error;
       const isAway = error.status === 0 || error.status >= 500;
       if (isAway && this.filled.has(name)) return;

@@ -92,12 +92,14 @@ function problemOf({ kind, id }, user) {
   return kind === "debt" ? link(`/money/${at(user.id)}`, id) : id;
 }
 
-// Bars an exit that has cheated; its unpaid earnings go back to the buyers.
+// Bars an exit that has cheated, or all of its owner; unpaid earnings go back to the buyers.
 function clawBack(device) {
-  return actButton("Claw back", async (body) => {
-    const { earnings, refunded_usd: refunded } = await ask("POST", `/devices/${device.id}/claw-back`, body);
-    return `barred; ${earnings} earnings reversed, ${refunded} USD refunded to buyers`;
-  });
+  return actButton("Claw back", async ({ exits, reason }) => {
+    const { devices, earnings, refunded_usd: refunded, waiting } = await ask("POST", `/devices/${device.id}/claw-back`,
+      { reason, with_owner: exits === "all" });
+    const waits = waiting.map((each) => `; waits for a second person: request ${each.id}`).join("");
+    return `barred: ${devices.length}; ${earnings} earnings reversed, ${refunded} USD refunded to buyers${waits}`;
+  }, [["exits", "Exits", { options: [["one", "this one"], ["all", "all of the owner"]] }], ["reason", "Reason to claw back", { maxlength: 500 }]]);
 }
 
 function deviceActs(device) {

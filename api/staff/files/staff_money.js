@@ -92,7 +92,7 @@ export const approvalCells = {
   act: (each) => each.action,
   user: (each) => link(ofUser(each.user_id), each.username),
   amount: (each) => (each.amount === null ? waived(each) : `${each.amount} ${each.currency}`),
-  "reference or job": (each) => each.payload.reference ?? each.payload.job ?? each.payload.payout ?? (each.payload.waives ? "the money that is left goes to the house" : null),
+  "reference or job": (each) => each.payload.reference ?? each.payload.job ?? each.payload.payout ?? each.payload.device ?? (each.payload.waives ? "the money that is left goes to the house" : null),
   reason: (each) => each.reason,
 };
 

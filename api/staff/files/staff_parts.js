@@ -25,6 +25,15 @@ export async function ask(method, path, body) {
   throw refused(answer.status, parsed.error);
 }
 
+// Sends a file as it is.
+export async function send(path, file) {
+  const headers = { "X-Requested-By": "console", "Content-Type": "text/csv" };
+  const answer = await fetch(API + path, { method: "POST", headers, body: file });
+  const parsed = await answer.json();
+  if (answer.ok) return parsed;
+  throw refused(answer.status, parsed.error);
+}
+
 function refused(status, error) {
   if (error.code === "unauthorized") state.me = null;
   return new Refusal(status, error);
@@ -84,7 +93,7 @@ export function form(fields, button, act, consequence) {
     const input = control(id, name, props);
     return [name, el("div", { class: "field" }, el("label", { for: id }, label), input), input];
   });
-  const values = () => Object.fromEntries(inputs.map(([name, , input]) => [name, input.value]));
+  const values = () => Object.fromEntries(inputs.map(([name, , input]) => [name, input.files ? input.files[0] : input.value]));
   function askFactor() {
     const id = `factor-${++fieldsMade}`;
     replace(factor, el("div", { class: "field" }, el("label", { for: id }, "Code of your second factor"),

@@ -1,11 +1,12 @@
 // Payouts: listed, looked at with the sources of the earnings, and decided.
 
-import { ask, at, card, done, folded, form, heading, link, may, moment, ofUser, save, table } from "./staff_parts.js";
+import { ask, at, card, done, folded, form, heading, link, may, moment, ofUser, save, send, table } from "./staff_parts.js";
 import { el } from "./dom.js";
 
 const STATES = ["requested", "approved", "sent", "paid", "rejected", "failed", "cancelled"];
 const CODES = ["method_invalid", "name_mismatch", "identity_needed", "earnings_in_doubt", "circular_earnings", "terms_broken", "not_supported"];
 const FORMATS = [["csv", "CSV"], ["pain001", "pain.001.001.09"], ["pain001.03", "pain.001.001.03"]];
+const SHOWN_LINES = 20; // that are not booked
 const user = (id) => link(ofUser(id), id);
 
 export const payoutCells = {
@@ -34,6 +35,17 @@ function batches() {
   ];
 }
 
+// The list of the bank comes back: each line books the outcome of a payout.
+function outcomes() {
+  if (!may("payout.import")) return null;
+  return folded("Book the outcomes", el("p", { class: "hint" }, "The downloaded table with the columns outcome and reason filled in. Again it changes nothing."),
+    form([["list", "Table (CSV)", { type: "file", accept: ".csv,text/csv" }]], "Book", async ({ list }) => {
+      const { lines, refused, waiting } = await send("/payout_outcomes", list);
+      const left = lines.filter((each) => each.state !== "booked").slice(0, SHOWN_LINES).map((each) => `; line ${each.line}: ${each.result}`);
+      await done(`${lines.length - refused - waiting} of ${lines.length} lines are booked, ${refused} refused, ${waiting} wait${left.join("")}`);
+    }));
+}
+
 export async function payoutsPage(wanted = "requested", cursor = "") {
   const query = new URLSearchParams({ state: wanted, cursor, limit: 50 });
   const { payouts, next_cursor: next } = await ask("GET", `/payouts?${query}`);
@@ -43,6 +55,7 @@ export async function payoutsPage(wanted = "requested", cursor = "") {
     table("Payouts", payouts, payoutCells),
     next && el("p", {}, link(`/payouts/${at(wanted)}/${at(next)}`, "Newer payouts")),
     batches(),
+    outcomes(),
   ];
 }
 

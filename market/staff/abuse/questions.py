@@ -82,7 +82,7 @@ def _moment(text: str, name: str) -> int:
             Code.INVALID_FIELD, f"{name} is a time with its zone, such as 2026-11-23T14:03:22Z."
         ) from None
     if seconds < 0:
-        raise MarketError(Code.INVALID_FIELD, f"{name} is after 1970.")
+        raise MarketError(Code.INVALID_FIELD, f"The time of {name} is before 1970.")
     return seconds
 
 

@@ -85,6 +85,7 @@ PROVED = frozenset(
         Action.PAYOUT_APPROVE,
         Action.PAYOUT_REJECT,
         Action.PAYOUT_EXPORT,
+        Action.PAYOUT_IMPORT,
         Action.DEVICE_CLAW_BACK,
         Action.USER_CLOSE,
         Action.USER_ERASE,

@@ -30,6 +30,7 @@ from market.staff.base.acts import (
     require_stranger,
 )
 from market.staff.base.roles import Action, Author
+from market.staff.cases import clawing
 from market.staff.cases.appeals import Appeals
 from market.staff.cases.base import Case, CaseKind, Decision, Evidence, Kind
 from market.staff.cases.canaries import Canaries
@@ -86,7 +87,11 @@ class Cases:
     @property
     def posters(self) -> Mapping[Action, Poster]:
         """The functions that carry out what a second person approves, with those of cases."""
-        return {**POSTERS, Action.CASE_DECIDE: self.post}
+        return {
+            **POSTERS,
+            Action.CASE_DECIDE: self.post,
+            Action.DEVICE_CLAW_BACK: clawing.post,
+        }
 
     async def listed(
         self, author: Author, kind: Kind, *, user: str = "", before: str = "", limit: int

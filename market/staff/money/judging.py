@@ -31,6 +31,7 @@ from market.staff.base.acts import (
     require_stranger,
 )
 from market.staff.base.roles import Action, Author, Member, Role
+from market.staff.base.telling import tell
 from market.staff.money import approvals
 from market.staff.money.approvals import Amount, Limits, Outcome, Posting, State
 from market.staff.money.second_person_limit import needs_second_person
@@ -179,7 +180,10 @@ async def decide(
             return Decided(asked, disputed), changes
         posting = Posting(approvals.author_key(author))
         outcome, changes = await _carry_out(tx, context, new, posting, text.body)
-        return Decided(outcome, disputed), changes
+        # The text of the act itself is the buyer's.
+        workers = dict.fromkeys(row.user_id for row in disputed if row.user_id != job.user_id)
+        told = await tell(tx, context, workers, text.body)
+        return Decided(outcome, disputed), {**changes, **told}
 
     made = Act(author, Action.JOB_DECIDE, JOB, job.id, job.user_id, text)
     return await context.store.write(act, context, made, change)

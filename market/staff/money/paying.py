@@ -6,6 +6,7 @@ writes the file into the transaction that marks its payouts as sent, so the same
 again at any time.
 """
 
+import hashlib
 from collections.abc import Sequence
 from functools import partial
 
@@ -363,6 +364,24 @@ async def book(
 
     await context.store.read(check)
     return [Imported(line, await _book(context, author, line, limits)) for line in lines]
+
+
+async def book_file(
+    context: Context, author: Author, content: bytes, limits: Limits
+) -> list[Imported]:
+    """Book the outcomes in a file (`files.read_outcomes`); the log has a row for the file as well.
+
+    Raises:
+        MarketError: `not_permitted`; `payout_file_invalid`: then nothing is booked.
+    """
+
+    async def change(_: Transaction) -> tuple[list[Line], Changes]:
+        lines = files.read_outcomes(content)
+        digest = hashlib.sha256(content).hexdigest()
+        return lines, {"file": (None, digest), "lines": (None, len(lines))}
+
+    new = Act(author, Action.PAYOUT_IMPORT, BATCH)
+    return await book(context, author, await context.store.write(act, context, new, change), limits)
 
 
 async def post_return(

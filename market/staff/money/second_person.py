@@ -6,7 +6,6 @@ exclude each other.
 """
 
 import json
-import secrets
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -17,18 +16,16 @@ from market.events.context import Context
 from market.money.money import Currency
 from market.staff.base.acts import (
     APPROVAL,
-    SALT_BYTES,
     Act,
     Changes,
-    TextKind,
     act,
     reason,
     require_name,
     require_stranger,
 )
-from market.staff.base.chain import text_digest
 from market.staff.base.requests import Decision
 from market.staff.base.roles import MATRIX, Action, Author, require
+from market.staff.base.telling import tell
 from market.staff.money import doubts, forgiving, judging, money, paying
 from market.staff.money.approvals import (
     Amount,
@@ -41,8 +38,6 @@ from market.staff.money.approvals import (
 from storage.engines.store import Transaction
 from storage.staff.base import log as log_queries
 from storage.staff.base import staff as staff_queries
-from storage.staff.base import writes as base_writes
-from storage.staff.base.writes import TextRow
 from storage.staff.money import approvals as queries
 from storage.staff.money import judging as judging_queries
 from storage.staff.money import money_writes as writes
@@ -62,7 +57,7 @@ POSTERS: Mapping[Action, Poster] = {
     Action.PAYMENT_CREDIT: doubts.post,
     Action.DEBT_FORGIVE: forgiving.post,
 }
-# Acts whose reason their user reads once they took place.
+# Acts whose reason their users read once they took place.
 TOLD = frozenset((Action.JOB_DECIDE, Action.CASE_DECIDE))
 
 
@@ -211,15 +206,11 @@ async def _require_asker(tx: Transaction, row: ApprovalRow) -> None:
 
 
 async def _tell(tx: Transaction, context: Context, row: ApprovalRow) -> Changes:
-    """Write the reason of an approved act for its user: the approval shows it."""
-    body = await judging_queries.text_of(tx, row.log_number)
-    if not body:  # erased meanwhile
-        return {}
-    salt, number = secrets.token_hex(SALT_BYTES), (await log_queries.head(tx)).number + 1
-    text_id, now = context.identifiers.new(), context.now()
-    text = TextRow(text_id, TextKind.DECISION, number, row.user_id, body, salt, now)
-    await base_writes.insert_text(tx, text)
-    return {"shown": (None, text_digest(salt, body))}
+    """Write the reason of an approved act for its users: for both sides of a dispute."""
+    users = [row.user_id]
+    if row.action == Action.JOB_DECIDE:
+        users = await judging.parties(tx, json.loads(row.payload)["job"])
+    return await tell(tx, context, users, await judging_queries.text_of(tx, row.log_number))
 
 
 def _amount_of(row: ApprovalRow) -> Amount:

@@ -33,7 +33,12 @@ def access_key(settings: Settings) -> bytes:
     """
     if settings.access_log.target != "hash":
         return b""
-    return made_key(access_key_file(settings), "the key of the access log")
+    return made_key(
+        access_key_file(settings),
+        "the key of the access log",
+        "",
+        "which finds no target in the records of before",
+    )
 
 
 def state_folder(settings: Settings) -> Path:

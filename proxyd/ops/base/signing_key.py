@@ -36,16 +36,18 @@ def signing_key(settings: Settings) -> bytes:
         "the signing key",
         f"who could log in as anybody: chmod go-rwx {path}, and delete it if that may have "
         "happened: a new one is made, and ends every login",
+        "which ends every login and opens no sealed data, such as payout methods",
     )
 
 
-def made_key(path: Path, name: str, danger: str = "") -> bytes:
+def made_key(path: Path, name: str, danger: str, loss: str) -> bytes:
     """Return the key in a file; make it if there is no file.
 
     Args:
         path: the file.
         name: the key's name in messages.
-        danger: the end of the message about a file that every user may read.
+        danger: the end of the message about a file that every user may read; "" for `chmod`.
+        loss: the end of the message about a damaged file: what is lost with the key.
 
     Raises:
         SigningKeyError: the file cannot be read or written, is open to everybody, or is too short.
@@ -60,7 +62,10 @@ def made_key(path: Path, name: str, danger: str = "") -> bytes:
     except OSError as error:
         raise SigningKeyError(f"{name} {path}: {error.strerror}") from error
     if len(key) < SIGNING_KEY_MIN_BYTES:
-        raise SigningKeyError(f"{name} {path} has fewer than {SIGNING_KEY_MIN_BYTES} bytes")
+        raise SigningKeyError(
+            f"{name} {path} has fewer than {SIGNING_KEY_MIN_BYTES} bytes: restore it from a "
+            f"backup; without one move it away: a new one is made, {loss}"
+        )
     return key
 
 

@@ -300,6 +300,29 @@ def test_a_missing_field_is_named(data: bytes, field: str) -> None:
     assert error.message == f"The field {field} is missing."
 
 
+@pytest.mark.parametrize(
+    ("data", "field"),
+    [
+        (b'{"text": "a", "text": "a"}', "text"),
+        (b'{"text": "a", "inner": {"name": "a", "count": 1, "count": 2}}', "count"),
+        (b'{"text": "a", "unknown": [{"b": 1}, {"b": 1, "b": 1}]}', "b"),
+        (b'{"text": "a", "te\\u0078t": "b"}', "text"),
+        (b'{"text": "a", "%b": 1, "%b": 1}' % (b"x" * 70, b"x" * 70), "x" * 64),
+    ],
+)
+def test_a_field_that_is_there_twice_is_refused(data: bytes, field: str) -> None:
+    error = refused(data)
+    assert error.field == field
+    assert error.message == f"The field {field} is there twice."
+
+
+def test_equal_names_in_different_objects_are_read() -> None:
+    data = b'{"text": "text", "inner": {"name": "inner"}, "x": [{"text": 1}, {"text": 2}]}'
+    assert EVERYTHING.decode(data).text == "text"
+    long = b'{"text": "%b", "n": %b}' % (b"a" * 1_000_000, b"9" * 5_000)
+    assert seconds_of(lambda: EVERYTHING.decode(long)) < 0.1
+
+
 @cases(
     ("data", "kind"),
     [(b"[]", "a list"), (b"null", "null"), (b'"x"', "a string"), (b"1", "a number")],

@@ -4,7 +4,9 @@ import csv
 import io
 
 from support.clients.staff import StaffApi
+from support.daemons.service import Answer
 
+from market.payouts.files import FILE_MAX_BYTES
 from market.staff.base.callers import StaffScope
 from market.staff.base.roles import Role
 from tests.api.payouts.test_payouts import ask, earner
@@ -83,3 +85,51 @@ async def test_no_key_no_old_login_and_no_support_gets_a_file(staff: StaffApi) -
     await staff.age_factors()
     assert (await staff.call("GET", file, token=finance)).code == "factor_expired"
     assert (await staff.call("POST", ALL, CSV, token=finance)).code == "factor_expired"
+
+
+async def send_list(staff: StaffApi, token: str, content: bytes) -> Answer:
+    return await staff.upload("/payout_outcomes", content, token)
+
+
+async def test_a_list_of_outcomes_is_booked_by_finance(staff: StaffApi) -> None:
+    finance, operator = await staff.token(Role.FINANCE), await staff.token(Role.OPERATOR)
+    payout = await approved(staff, finance)
+    batch = (await staff.call("POST", ALL, CSV, token=finance)).body["batch"]["id"]
+    _, table = await staff.download(f"{ALL}/{batch}/file", finance)
+    [row] = csv.DictReader(io.StringIO(table.decode()))
+    filled = io.StringIO(newline="")
+    writer = csv.DictWriter(filled, row)
+    writer.writeheader()
+    writer.writerow({**row, "outcome": "paid"})
+    writer.writerow({**row, "outcome": "paid", "amount_usd": "11.00"})
+    for result in ("paid", "paid before"):
+        booked = await send_list(staff, finance, filled.getvalue().encode())
+        assert [each["result"] for each in booked.body["lines"]] == [
+            result,
+            "refused: the payout has another amount",
+        ]
+        assert (booked.body["refused"], booked.body["waiting"]) == (1, 0)
+    shown = (await staff.call("GET", f"/payouts/{payout}", token=finance)).body
+    assert shown["payout"]["state"] == "paid"
+    log = (await staff.call("GET", "/log?action=payout.import", token=operator)).body["acts"]
+    files = [each["changes"] for each in log if "file" in each["changes"]]
+    assert [each["lines"]["new"] for each in files] == [2, 2]
+    assert [each["staff"] for each in log] == ["finance@staff.example.com"] * 3
+    await staff.service.assert_audit()
+
+
+async def test_a_list_is_refused_as_a_whole_like_the_command_does(staff: StaffApi) -> None:
+    finance, support = await staff.token(Role.FINANCE), await staff.token(Role.SUPPORT)
+    table = b"payout_id,amount_usd,outcome\n"
+    assert (await send_list(staff, support, table)).code == "not_permitted"
+    key = await staff.key(StaffScope.MONEY)
+    assert (await send_list(staff, key, table)).code == "scope_missing"
+    wrong = await send_list(staff, finance, table + b"x,1.00,perhaps\n")
+    assert wrong.code == "payout_file_invalid"
+    assert "ine 2" in wrong.body["error"]["message"]
+    assert (await send_list(staff, finance, b"\xff")).code == "payout_file_invalid"
+    large = table + b"#" * FILE_MAX_BYTES
+    assert (await send_list(staff, finance, large)).status == 413
+    assert (await send_list(staff, finance, table)).body["lines"] == []
+    await staff.age_factors()
+    assert (await send_list(staff, finance, table)).code == "factor_expired"

@@ -4,6 +4,7 @@ import io
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 from support.clients.staff import StaffApi, staffed
 
@@ -14,6 +15,7 @@ from market.staff.money.money_audit import audit_money
 from tests.api.payouts.test_payouts import ask, earner
 
 WHY = {"reason": "asked by letter of 3 May"}
+HIRING = ("staff.create", "staff.login")
 
 
 async def audited(staff: StaffApi) -> None:
@@ -44,6 +46,17 @@ async def test_an_account_is_closed_and_its_waived_money_goes(staff: StaffApi) -
     assert page["user"]["closure"]["state"] == "closed"
     assert [each["status"] for each in page["sessions"]] == ["ended"]
     await audited(staff)
+
+
+async def test_a_closing_by_an_address_is_one_search_in_the_log(staff: StaffApi) -> None:
+    person, token = await staff.service.person(usd="5"), await staff.token(Role.OPERATOR)
+    await staff.service.buy(person)
+    close = f"/users/{quote(person.email)}/close"
+    closed = await staff.call("POST", close, {**WHY, "waived": True}, token=token)
+    assert closed.body["state"] == "done"
+    log = (await staff.call("GET", "/log", token=token)).body["acts"]
+    actions = [each["action"] for each in log if each["action"] not in HIRING]
+    assert actions == ["user.close", "session.end", "search.email"]
 
 
 async def test_much_waived_money_needs_a_second_operator(staff: StaffApi) -> None:

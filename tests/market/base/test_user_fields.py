@@ -48,6 +48,7 @@ def test_proper_ones_are_taken(check: Callable[[str], None], value: str) -> None
             for value in ("", "two words", "tab\t", "\0", "\u200b", "a\u2028b")
         ],
         (check_username, "username", "a" * (USERNAME_MAX_CHARACTERS + 1)),
+        (check_username, "username", "\u3164"),
         *[
             (check_email, "email", value)
             for value in (

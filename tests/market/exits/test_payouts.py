@@ -1,6 +1,7 @@
 """Earnings of exits: from buyers' payments, pending for a while, paid or reversed once."""
 
 import asyncio
+from functools import partial
 
 import pytest
 from msgspec.structs import replace
@@ -9,17 +10,18 @@ from support.market.books import available, balance, refusal, revenue
 from support.market.exits import claw_back, exit_device, through
 from support.market.market import Market
 from support.market.staff import ROOT
+from support.market.staff_money import LIMITS
 
 from market.base.errors import Code
 from market.exits.payouts import ClawedBack, ExitPayouts
 from market.money import ledger
 from market.money.audit import _audit, audit_ledger
 from market.money.money import GB, MICRO
-from market.staff.stopping import clawing
+from market.staff.cases import clawing
 from storage.engines.errors import ConstraintError
 from storage.engines.store import Transaction
 from storage.exits import exits as exit_queries
-from storage.exits.exits import PaidRow, UseRow
+from storage.exits.exits import PendingRow, UseRow
 
 WEEK = 7 * 86_400
 
@@ -139,16 +141,19 @@ async def test_a_claw_back_goes_on_behind_amounts_that_are_paid_meanwhile(
         await session.report(GB, (made, GB))
         await session.end()
         market.clock.now += wait
-    found = [await market.store.read(pending_of, made.id, limit=2)]
+    every = partial(pending_of, until=market.clock.now, limit=2)
+    found = [await market.store.read(every, made.id)]
     await market.exit_payouts.pay_due()
     assert await available(market, made.owner) == 600_000
 
-    async def as_before(tx: Transaction, device_id: str, *, limit: int) -> list[PaidRow]:
+    async def as_before(
+        tx: Transaction, device_id: str, *, until: int, limit: int
+    ) -> list[PendingRow]:
         """Return the rows that another connection found just before the first one was paid."""
         if found:
             both = found.pop()
-            return [each for each in both if each not in await pending_of(tx, device_id, limit=2)]
-        return await pending_of(tx, device_id, limit=limit)
+            return [each for each in both if each not in await every(tx, device_id)]
+        return await pending_of(tx, device_id, until=until, limit=limit)
 
     monkeypatch.setattr(exit_queries, "pending_of", as_before)
     back = await claw_back(market.context, made.id, "injects", reversed_max=1)
@@ -367,7 +372,7 @@ async def test_only_an_exit_can_be_clawed_back(market: Market) -> None:
     assert await refusal(attempt) is Code.TOKEN_NOT_FOUND
     for reason in ("", "x" * 501):
         made = await exit_device(market)
-        attempt = clawing.claw_back(market.context, ROOT, made.id, reason)
+        attempt = clawing.claw_back(market.context, ROOT, LIMITS, made.id, reason)
         assert await refusal(attempt) is Code.INVALID_FIELD
 
 

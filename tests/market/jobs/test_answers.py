@@ -66,8 +66,9 @@ async def test_only_a_worker_of_a_disputed_job_answers(market: Market) -> None:
         (worker, "none", Code.JOB_NOT_FOUND),
     ):
         assert await refusal(market.answers.answer(user, job, "x")) is code
-    for text in ("", "x" * 2_001):
+    for text in ("", "x" * 2_001, "\u202egnp.exe", "a\x1b[2J"):
         assert await refusal(market.answers.answer(worker, job_id, text)) is Code.INVALID_FIELD
+    await market.answers.answer(worker, job_id, "two\nlines")
     await market.answers.answer(worker, job_id, "x" * 2_000)
     held = await specified(market, buyer)
     await market.jobs.complete(await on(market, held, worker), held, "the result")

@@ -100,6 +100,7 @@ async def test_a_field_out_of_range_is_refused_by_name(market: Market) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"title": ""}, "title"),
         ({"title": "x" * 201}, "title"),
+        ({"title": "\u3164"}, "title"),
         ({"description": "x" * 20_001}, "description"),
         ({"requirements": "x" * 20_001}, "requirements"),
         ({"duration_hrs": 0}, "duration_hrs"),

@@ -79,6 +79,7 @@ async def test_a_closed_account_sets_no_particulars(market: Market) -> None:
         ("name", {"name": " "}),
         ("name", {"name": "x" * 101}),
         ("name", {"name": "a\0b"}),
+        ("name", {"name": "\u3164\u3164"}),
         ("address", {"address": ("", " ")}),
         ("address", {"address": ("1", "2", "3", "4", "5")}),
         ("address", {"address": ("x" * 81,)}),

@@ -102,7 +102,8 @@ async def test_nothing_that_exists_is_changed(backup: Path, target: Path) -> Non
     await refused(backup, target / "precious", "not a folder")
     await refused(backup, target / "none" / "proxyd", "no such folder")
     await refused(target / "none", target / "new", "no such folder")
-    await refused(target, target / "new", "MANIFEST: No such file")
+    await refused(target, target / "new", "has no MANIFEST, so it is no backup")
+    await refused(target, backup, "is the backup, and comes first: proxyd restore BACKUP DIR")
 
 
 async def test_a_folder_of_another_program_beside_the_new_one_stays(

@@ -31,7 +31,7 @@ def test_each_mistake_gets_one_line(tmp_path: Path, empty_postgres: str) -> None
     refused(url, "backup", "x.db", "--keep", "1", words="--keep needs --all", status=2)
     refused(url, "restore", folder, words="expected the folder of a backup", status=2)
     refused(url, "restore", folder, "x", "--confirm", words="without them", status=2)
-    refused(url, "restore", str(tmp_path), str(tmp_path / "new"), words="MANIFEST: No such file")
+    refused(url, "restore", str(tmp_path), str(tmp_path / "new"), words="it has no MANIFEST")
     refused(none, "restore", "--confirm", words="there is no database")
     to = ("storage", "move", "--to")
     for wrong in ("mysql://host/db", "@relative", f"@{tmp_path}/none", "sqlite:///x.db"):

@@ -579,6 +579,36 @@ def test_an_exit_is_clawed_back_once(run: Run, ada: None, database: Path) -> Non
     refused(run(["exits", "show", "e"]), "There is no such exit.")
 
 
+def test_a_claw_back_above_the_limit_waits(run: Run, ada: None, database: Path) -> None:
+    ((ada_id,),) = rows(database, "SELECT id FROM users")
+    for statement in (
+        f"""
+        INSERT INTO devices (id, user_id, token_hash, name, hostname, device_type, created_at)
+        VALUES ('d', '{ada_id}', '', 'box', 'box', 'mini_pc', 1)
+        """,
+        f"""
+        INSERT INTO exits (device_id, user_id, terms_hash, consented_at, connections,
+            bytes_per_second, bytes_per_day, ports, min_price_per_gb)
+        VALUES ('d', '{ada_id}', 'x', 1, 16, 0, 0, '443', 0)
+        """,
+        f"""
+        INSERT INTO bandwidth_sessions (id, user_id, username, password_hash, quota_bytes,
+            bytes_used, price_per_gb, status, created_at, expires_at)
+        VALUES ('s', '{ada_id}', 'u', '', 9, 9, 1000000000, 'ended', 1, 2)
+        """,
+        f"""
+        INSERT INTO exit_earnings (session_id, device_id, user_id, used_bytes, amount, posted_at)
+        VALUES ('s', 'd', '{ada_id}', 9, 5, 1)
+        """,
+    ):
+        change(database, statement)
+    done = run([*CLAWBACK, "d", "--reason", "injects"], PROXYD_STAFF__APPROVAL_USD="0")
+    assert done.returncode == 3
+    assert "barred d; 0 earnings reversed" in done.stdout
+    assert "0.000009 usd wait: approval " in done.stdout
+    assert "proxyd approve ID" in done.stdout
+
+
 JUDGED = ["--reason", "read the log"]
 
 

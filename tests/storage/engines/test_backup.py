@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support.base.mounts import small_disk
 from support.daemons.service import running_in
 
 from market.money.audit import audit_ledger
@@ -17,6 +18,7 @@ from storage.engines.errors import CannotOpenError
 from storage.engines.open import open_store
 
 STEP_BYTES = PAGES_PER_STEP * 4096
+MIB = 1024 * 1024
 
 
 async def test_a_copy_made_under_load_agrees_with_itself(tmp_path: Path) -> None:
@@ -98,3 +100,13 @@ async def test_a_database_that_cannot_be_copied_is_reported(tmp_path: Path) -> N
     with pytest.raises(BackupError, match="No such file"):
         back_up(f"sqlite:///{tmp_path}/proxyd.db", tmp_path / "no-folder" / "copy.db")
     assert not (tmp_path / "copy.db").exists()
+
+
+async def test_a_full_disk_is_that_of_the_copy(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/proxyd.db"
+    await (await open_store(url)).close()
+    with small_disk(tmp_path / "disk", 1) as disk:
+        (disk / "filler").write_bytes(bytes(MIB - 32 * 1024))
+        with pytest.raises(BackupError, match=rf"^{disk}/copy.db: .*(full|disk)"):
+            back_up(url, disk / "copy.db")
+        assert [each.name for each in disk.iterdir()] == ["filler"]

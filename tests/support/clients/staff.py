@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,17 @@ class StaffApi:
             content = await response.read()
             assert response.status == 200, content
             return Answer(response.status, None, response.headers), content
+
+    async def upload(self, path: str, content: bytes, token: str) -> Answer:
+        """Send a file."""
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "text/csv"}
+        request = self.service.http.post(
+            self.url + PREFIX + path, data=BytesIO(content), headers=headers
+        )
+        async with request as response:
+            parsed = msgspec.json.decode(await response.read())
+            self.declared.check("POST", PREFIX + path, response.status, parsed)
+            return Answer(response.status, parsed, response.headers)
 
     async def age_factors(self) -> None:
         """Let the second factors of all logins be older than an act accepts."""

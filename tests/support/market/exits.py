@@ -9,6 +9,8 @@ from market.events.context import Context
 from market.exits import payouts
 from market.exits.consents import Attached, Coverage, Door, ExitDeviceLimits, Whereabouts
 from market.exits.wishes import ExitWishes
+from storage.engines.store import Transaction
+from storage.exits import exits as exit_queries
 from storage.exits.exits import ConsentRow, OriginRow
 from support.market.market import Market
 
@@ -114,14 +116,18 @@ class SomeAttached(Attached):
 
 
 async def claw_back(
-    context: Context,
-    device_id: str,
-    reason: str,
-    *,
-    reversed_max: int = payouts.REVERSED_MAX_EARNINGS,
+    context: Context, device_id: str, reason: str, *, reversed_max: int = 200
 ) -> payouts.ClawedBack:
     """Bar an exit and reverse its unpaid earnings, as the staff does, without a row in the log."""
-    now = context.now()
+    now, total = context.now(), payouts.ClawedBack()
     event = ConsentRow(context.identifiers.new(), device_id, "barred", "", reason, now)
     await context.store.write(payouts.bar, event)
-    return await payouts.reverse_all(context, device_id, reversed_max=reversed_max)
+
+    async def step(tx: Transaction) -> payouts.ClawedBack | None:
+        rows = await exit_queries.pending_of(tx, device_id, until=now, limit=reversed_max)
+        ids = [context.identifiers.new() for _ in rows]
+        return await payouts.reverse(tx, device_id, rows, ids, now=now) if rows else None
+
+    while (part := await context.store.write(step)) is not None:
+        total += part
+    return total

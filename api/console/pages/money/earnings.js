@@ -3,6 +3,7 @@
 import { get, post } from "../../lib/api.js";
 import { el, update } from "../../lib/dom.js";
 import { follow } from "../../lib/stream.js";
+import { Turns } from "../../lib/turns.js";
 import { ask, badge, button, card, facts, link, notice, toast } from "../../lib/view.js";
 import { count, date, money, t } from "../../lib/words.js";
 import { paced, unlessRefused, worded } from "../traffic/shared.js";
@@ -26,7 +27,7 @@ export async function render(main, page) {
 
 class Earnings {
   constructor(page) {
-    Object.assign(this, { signal: page.signal, turn: 0, shown: new Map() });
+    Object.assign(this, { signal: page.signal, turns: new Turns(), shown: new Map() });
     this.sums = el("div");
     this.request = place();
     this.terms = el("div");
@@ -38,13 +39,12 @@ class Earnings {
   }
 
   async refresh() {
-    this.turn += 1;
-    const { turn } = this;
+    const isNewest = this.turns.begin();
     const asked = { signal: this.signal };
     const [earned, terms, { methods }] = await Promise.all([get("/api/earnings", null, asked), get("/api/payouts/terms", null, asked), get("/api/payouts/methods", null, asked)]);
     this.shown = new Map(methods.map((each) => [each.id, each.shown]));
     await this.payouts.refresh();
-    if (turn !== this.turn) return; // a later request is newer
+    if (!isNewest()) return;
     const again = () => this.refresh().catch(unlessRefused);
     update(this.sums, sums(earned));
     this.list.hidden = !terms.is_offered && !this.payouts.length;

@@ -5,6 +5,7 @@ import { get, post } from "../../lib/api.js";
 import { el, update } from "../../lib/dom.js";
 import { form } from "../../lib/forms.js";
 import { follow } from "../../lib/stream.js";
+import { Turns } from "../../lib/turns.js";
 import { ask, badge, card, facts, link, live, notice, table, toast } from "../../lib/view.js";
 import { date, money, t } from "../../lib/words.js";
 import { unlessRefused, worded } from "../traffic/shared.js";
@@ -29,7 +30,7 @@ export async function render(main, page) {
 
 class Payment {
   constructor({ params, signal }) {
-    Object.assign(this, { id: params.id, signal, turn: 0, looks: 0, timer: 0, balance: null });
+    Object.assign(this, { id: params.id, signal, turns: new Turns(), looks: 0, timer: 0, balance: null });
     this.state = live(el("div"));
     this.facts = el("div");
     this.refund = place();
@@ -39,14 +40,13 @@ class Payment {
   }
 
   async refresh() {
-    this.turn += 1;
-    const { turn } = this;
+    const isNewest = this.turns.begin();
     const asked = { signal: this.signal };
     clearTimeout(this.timer);
     try {
       const found = await get(`/api/payments/${this.id}`, null, asked);
       const wallet = found.refundable_usd ? await get("/api/wallet", null, asked) : null;
-      if (turn !== this.turn) return; // a later request is newer
+      if (!isNewest()) return;
       this.balance = wallet?.usd_balance ?? null;
       this.show(found);
       if (isMoving(found.payment)) this.later();

@@ -2,6 +2,7 @@
 
 import { get } from "../../lib/api.js";
 import { el } from "../../lib/dom.js";
+import { Turns } from "../../lib/turns.js";
 import { badge, link, live, more, sessionName } from "../../lib/view.js";
 import { t } from "../../lib/words.js";
 import { worded } from "../traffic/shared.js";
@@ -68,17 +69,16 @@ export function hosted(url) {
 // kind shows it.
 export class Part {
   constructor({ signal }, path) {
-    Object.assign(this, { signal, path, turn: 0 });
+    Object.assign(this, { signal, path, turns: new Turns() });
     this.state = live(el("div"));
     this.form = place();
     this.acts = el("div", { class: "actions" });
   }
 
   async refresh() {
-    this.turn += 1;
-    const { turn } = this;
+    const isNewest = this.turns.begin();
     const found = await get(this.path, null, { signal: this.signal });
-    if (turn === this.turn) this.show(found); // or a later request is newer
+    if (isNewest()) this.show(found);
   }
 }
 
@@ -86,7 +86,7 @@ export class Part {
 // `path`, with a `query`, are under `key`; the rest is as `list` takes it.
 export class Lines {
   constructor({ signal, kept }, { path, key, query = {}, ...table }) {
-    Object.assign(this, { signal, kept, path, key, query, turn: 0, length: 0 });
+    Object.assign(this, { signal, kept, path, key, query, turns: new Turns(), length: 0 });
     this.list = list(table);
     this.next = more(() => this.longer());
     this.next.hidden = true;
@@ -94,8 +94,7 @@ export class Lines {
   }
 
   async refresh() {
-    this.turn += 1;
-    const { turn } = this;
+    const isNewest = this.turns.begin();
     const found = [];
     let cursor = null;
     do {
@@ -103,7 +102,7 @@ export class Lines {
       found.push(...part[this.key]);
       cursor = part.next_cursor;
     } while (cursor && found.length < (this.kept[this.key] ?? LIMIT));
-    if (turn !== this.turn) return; // a later request is newer
+    if (!isNewest()) return;
     this.list.show(found);
     this.length = found.length;
     this.next.hidden = !cursor;

@@ -4,6 +4,7 @@ import { get } from "../../lib/api.js";
 import { el, update } from "../../lib/dom.js";
 import { facts as site } from "../../lib/site.js";
 import { follow } from "../../lib/stream.js";
+import { Turns } from "../../lib/turns.js";
 import { card, facts, link, notice } from "../../lib/view.js";
 import { credits, date, day, money, t } from "../../lib/words.js";
 import { unlessRefused } from "../traffic/shared.js";
@@ -25,7 +26,7 @@ export async function render(main, page) {
 
 class Balance {
   constructor(page) {
-    Object.assign(this, { signal: page.signal, turn: 0, balance: page.me.usd_balance });
+    Object.assign(this, { signal: page.signal, turns: new Turns(), balance: page.me.usd_balance });
     this.restrictions = el("div");
     this.sums = el("div", { class: "sums" });
     this.pay = place();
@@ -42,11 +43,10 @@ class Balance {
   }
 
   async refresh() {
-    this.turn += 1;
-    const { turn } = this;
+    const isNewest = this.turns.begin();
     const asked = { signal: this.signal };
     const [sums, offer] = await Promise.all([get("/api/wallet", null, asked), get("/api/payments/offer", null, asked), this.moves.refresh(), this.payments.refresh(), this.topping.refresh(), this.buyer.refresh()]);
-    if (turn !== this.turn) return; // a later request is newer
+    if (!isNewest()) return;
     this.balance = sums.usd_balance;
     update(this.restrictions, restrictions(offer));
     update(this.sums, usd(sums), credit(sums));

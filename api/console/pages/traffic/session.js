@@ -4,6 +4,7 @@ import { get, post } from "../../lib/api.js";
 import { el, replace, update } from "../../lib/dom.js";
 import { lines } from "../../lib/lines.js";
 import { follow } from "../../lib/stream.js";
+import { Turns } from "../../lib/turns.js";
 import { ask, button, card, copyable, facts, link, notice, sessionName, tabs } from "../../lib/view.js";
 import { count, date, money, rate, t } from "../../lib/words.js";
 import { OF_SESSIONS, chasing, haltWords, refused, remembered, stateOf, unlessRefused, usedBar } from "./shared.js";
@@ -31,7 +32,7 @@ export async function render(main, page) {
 
 class Shown {
   constructor(id, signal) {
-    Object.assign(this, { id, signal, found: null, frame: null, dialled: null, turn: 0 });
+    Object.assign(this, { id, signal, found: null, frame: null, dialled: null, turns: new Turns() });
     this.parts = Object.fromEntries(["head", "bill", "why", "dial", "end"].map((name) => [name, el("div")]));
     const { head, bill, why, dial, end } = this.parts;
     this.node = el("div", { class: "session" }, card(t("traffic.use"), head), card(t("traffic.bill"), bill), dial, card(t("traffic.refused"), why), end);
@@ -39,14 +40,13 @@ class Shown {
   }
 
   async refresh() {
-    this.turn += 1;
-    const { turn } = this;
+    const isNewest = this.turns.begin();
     const asked = { signal: this.signal };
     const found = await get(`/api/bandwidth/sessions/${this.id}`, null, asked);
     // The whole life of a session in days: there are as many as it lives.
     const query = { session_id: this.id, step: "day", from: found.session.created_at };
     const { total } = await get("/api/usage", query, asked);
-    if (this.found && turn !== this.turn) return; // a later request is newer
+    if (this.found && !isNewest()) return;
     Object.assign(this, { found, total });
     this.draw();
   }

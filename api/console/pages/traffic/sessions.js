@@ -3,6 +3,7 @@
 import { get } from "../../lib/api.js";
 import { el, update } from "../../lib/dom.js";
 import { follow } from "../../lib/stream.js";
+import { Turns } from "../../lib/turns.js";
 import { link, more } from "../../lib/view.js";
 import { count, date, money, rate, t } from "../../lib/words.js";
 import { go } from "../../lib/router.js";
@@ -39,7 +40,7 @@ function filter(status) {
 // back.
 class List {
   constructor(status, { signal, kept }) {
-    Object.assign(this, { status, signal, kept, rows: [], frames: new Map(), turn: 0 });
+    Object.assign(this, { status, signal, kept, rows: [], frames: new Map(), turns: new Turns() });
     this.list = list({ caption: t("traffic.sessions.caption"), columns: this.columns(), empty: { text: t("traffic.sessions.empty"), action: link("/console/sessions/new", t("traffic.buy"), { kind: "primary" }) } });
     this.shown = el("p", { class: "hint" });
     this.next = more(() => this.longer());
@@ -48,8 +49,7 @@ class List {
   }
 
   async refresh() {
-    this.turn += 1;
-    const { turn } = this;
+    const isNewest = this.turns.begin();
     const found = [];
     let cursor = null;
     let total = null;
@@ -59,7 +59,7 @@ class List {
       total ??= part.total;
       cursor = part.next_cursor;
     } while (cursor && found.length < (this.kept.length ?? LIMIT));
-    if (turn !== this.turn) return; // a later request is newer
+    if (!isNewest()) return;
     this.rows = found.map((row) => this.current(row));
     this.next.hidden = !cursor;
     this.shown.hidden = !found.length;

@@ -38,6 +38,7 @@ _ENGINES: Final[dict[str, Callable[[Path], Engine]]] = {
     "docker": Docker,
     "gvisor": lambda _: Gvisor(),
 }
+ENGINES: Final = frozenset(_ENGINES)
 # Each lends a whole cluster as one device. An owner names it: `auto` never takes a cluster.
 CLUSTERS: Final = tuple(plugins.DISTRIBUTIONS)
 ALL: Final = (BWRAP, *_ENGINES, *CLUSTERS)

@@ -30,7 +30,7 @@ def end_of(text: str | None, now: int) -> int | None:
     except (ValueError, OverflowError):
         raise MarketError(
             Code.INVALID_FIELD,
-            f"--until {text!r} is neither a span such as 90m, 24h or 7d, nor a UTC time such as "
-            "2030-01-31T12:00, nor none.",
+            f"--until {text!r} is neither a span such as 90m, 24h or 7d (five digits at most), nor "
+            "a UTC time such as 2030-01-31T12:00, nor none.",
             field="until",
         ) from None

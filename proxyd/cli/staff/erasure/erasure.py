@@ -55,7 +55,7 @@ async def _export(desk: Desk, options: Namespace) -> Report:
 async def _close(desk: Desk, options: Namespace) -> Report | Ended:
     user, why, limits = options.user, options.reason, approval_limits(desk.settings)
     if options.waived:
-        await closing.end_sessions(desk.context, limits, desk.author, user, why)
+        user = await closing.end_sessions(desk.context, limits, desk.author, user, why)
     closed = await closing.close(
         desk.context,
         letters_of(desk),

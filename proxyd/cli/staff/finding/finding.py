@@ -23,7 +23,7 @@ from proxyd.cli.staff.base.desk import (
     when,
 )
 from proxyd.cli.staff.money.limits import limits_of, personal_row
-from proxyd.wiring.slices import new_accounts
+from proxyd.wiring.new_accounts import new_accounts
 from storage.accounts.closures import ClosureRow
 from storage.engines.paging import NEWEST_NUMBER
 

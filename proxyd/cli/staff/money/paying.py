@@ -151,9 +151,8 @@ async def _exported(desk: Desk, options: Namespace) -> paying.Exported:
 
 
 async def _import(desk: Desk, options: Namespace) -> Report | Ended:
-    lines = files.read_outcomes(_content(Path(options.file)))
-    limits = approval_limits(desk.settings)
-    results = await paying.book(desk.context, desk.author, lines, limits)
+    content, limits = _content(Path(options.file)), approval_limits(desk.settings)
+    results = await paying.book_file(desk.context, desk.author, content, limits)
     rows = [
         {"line": each.line.number, "payout": each.line.payout_id, "result": each.result}
         for each in results

@@ -7,11 +7,14 @@ from market.bandwidth import halts
 from market.bandwidth.halts import Answered
 from market.jobs.outcomes import Outcomes
 from market.money.money import as_decimal
-from market.staff.stopping import clawing, stopping, suspending
+from market.staff.cases import clawing
+from market.staff.stopping import stopping, suspending
 from market.staff.stopping.suspending import Ordered
-from proxyd.cli.staff.base.desk import FAILED, Command, Desk, Ended, Report, Row, when
+from proxyd.cli.staff.base.desk import FAILED, WAITS, Command, Desk, Ended, Report, Row, when
 from proxyd.cli.staff.base.ends import end_of
 from proxyd.cli.staff.base.letters import letters_of
+from proxyd.cli.staff.money.money import row_of
+from proxyd.ops.base.books import approval_limits
 from proxyd.wiring.slices import bounds, job_terms
 from storage.engines.claim import is_claimed
 from storage.engines.place import is_sqlite
@@ -98,15 +101,20 @@ async def _bar(desk: Desk, options: Namespace) -> Report | Ended:
     return await _ended("barred", row, desk, ordered, options)
 
 
-async def _claw_back(desk: Desk, options: Namespace) -> Report:
+async def _claw_back(desk: Desk, options: Namespace) -> Report | Ended:
     done = await clawing.claw_back(
-        desk.context, desk.author, options.device, options.reason, with_owner=options.owner
+        desk.context,
+        desk.author,
+        approval_limits(desk.settings),
+        options.device,
+        options.reason,
+        with_owner=options.owner,
     )
     amount, refunded = as_decimal(done.amount), as_decimal(done.refunded)
     barred = options.device
     if options.owner:
         barred = f"{barred} and all exits of its owner, {len(done.devices)}"
-    return {
+    report: Report = {
         "clawed_back": {
             "devices": list(done.devices),
             "earnings": done.earnings,
@@ -116,6 +124,13 @@ async def _claw_back(desk: Desk, options: Namespace) -> Report:
         "words": f"barred {barred}; {done.earnings} earnings reversed, {amount} usd; refunded to "
         f"buyers: {refunded} usd",
     }
+    if not done.waiting:
+        return report
+    waits = "".join(
+        f"; {as_decimal(-each.amount)} usd wait: approval {each.id}" for each in done.waiting
+    )
+    rows = [row_of(each) for each in done.waiting]
+    return Ended({**report, "words": f"{report['words']}{waits}", "waits": rows}, WAITS)
 
 
 async def _pardon(desk: Desk, options: Namespace) -> Report | Ended:

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -48,6 +49,7 @@ from market.staff.base.roles import (
     Role,
     require,
 )
+from market.staff.cases import clawing
 from market.staff.cases.base import Decision, Kind
 from market.staff.finding import history, search, users
 from market.staff.leaving import closing, erasing
@@ -72,7 +74,7 @@ from market.staff.money.judging import Verdict
 from market.staff.money.user_limits import NewLimits
 from market.staff.site import site
 from market.staff.site.site import Publication, TextKind
-from market.staff.stopping import clawing, stopping, suspending
+from market.staff.stopping import stopping, suspending
 from storage.engines.store import Transaction
 from storage.exits import exits as exit_queries
 from storage.files import artifacts as artifact_queries
@@ -158,7 +160,7 @@ async def _on_a_device(market: Market, author: Author, act: Callable[..., Any]) 
     device = await exit_device(market)
     if act is stopping.pardon_device:
         await market.store.write(exit_queries.bar, device.id, 1)
-    await act(market.context, author, device.id, "a ticket")
+    await act(market.context, author, device_id=device.id, why="a ticket")
 
 
 async def _cancel_job(market: Market, author: Author) -> None:
@@ -387,7 +389,7 @@ ATTEMPTS: dict[Action, Attempt] = {
         market, author, stopping.pardon_device
     ),
     Action.DEVICE_CLAW_BACK: lambda market, author, user, other: _on_a_device(
-        market, author, clawing.claw_back
+        market, author, partial(clawing.claw_back, limits=NOTHING)
     ),
     Action.JOB_CANCEL: lambda market, author, user, other: _cancel_job(market, author),
     Action.STAFF_LIST: lambda market, author, user, other: accounts.listed(market.context, author),

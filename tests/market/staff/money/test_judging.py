@@ -82,6 +82,7 @@ async def test_a_decision_pays_each_side_its_part(
     }
     for person in (buyer, worker):
         assert await said(market, person, "job.decided") == [event]
+        assert await reasons(market, person) == {("job.decide", "read the log")}
     other = UPHOLD if percent else REVERSE
     with pytest.raises(MarketError, match="decision is final") as refused:
         await decide(market, job_id, other)
@@ -139,7 +140,9 @@ async def test_a_large_decision_waits_for_a_second_person(market: Market) -> Non
     assert await credits_of(market, buyer, worker) == [5 * MICRO, 4_500_000]
     [event] = await said(market, worker, "job.decided")
     assert (event["decision"], event["reason"]) == ("split", "read the log")
-    assert await reasons(market, buyer) == {("approval.approve", "read the log")}
+    for person in (buyer, worker):
+        assert await reasons(market, person) == {("approval.approve", "read the log")}
+    assert await reasons(market, await market.person()) == set()
     assert (await audit_all(market.store)).passed
 
 
@@ -148,7 +151,8 @@ async def test_the_reason_of_a_refused_decision_tells_nobody(market: Market) -> 
     job_id = await disputed(market, buyer, worker)
     asked = (await decide(market, job_id, Verdict(50), ASKER, NOTHING)).outcome
     await refuse(market.context, SECOND, asked.id, "the log says something else")
-    assert await reasons(market, buyer) == set()
+    for person in (buyer, worker):
+        assert await reasons(market, person) == set()
     await decide(market, job_id, UPHOLD)
     await decide(market, job_id, UPHOLD)  # the same again changes nothing
     assert await reasons(market, buyer) == {("job.decide", "read the log")}

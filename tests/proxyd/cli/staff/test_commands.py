@@ -8,6 +8,7 @@ import pwd
 import re
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
@@ -326,6 +327,7 @@ def test_a_user_is_suspended_and_resumed(run: Run, ada: None) -> None:
     assert resumed["parts"] == "devices keys logins purchases sessions"
     refused(run(["user", "resume", "ada", *BECAUSE]), "No such part")
     refused(run([*suspend, "--until", "soon"]), "'soon' is neither", code=2)
+    refused(run([*suspend, "--until", "999999999d"]), "five digits at most", code=2)
     limit = ["user", "limit", "ada", "--level", "known", *BECAUSE]
     limits = answer(run, [*limit, "--until", f"{year}-01-31T12:00"])["limits"]
     assert (limits["level"], limits["until"]) == ("known", f"{year}-01-31T12:00:00+00:00")
@@ -396,6 +398,44 @@ def test_a_lifetime_of_zero_days_is_refused_in_its_own_words(
         main([*words, "--allow-ip", "127.0.0.1", "--days", "0", "--reason", "r"])
     assert ended.value.code == 2
     assert "'0' is not a number from 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("1e9", "'1e9' is not a number from 1 to 1000, in digits alone"),
+        ("-1", "'-1' is not a number from 1 to 1000, in digits alone"),
+        ("9" * 5_000, "it is at most 1000"),
+        ("1001", "it is at most 1000"),
+        ("000", "'000' is not a number from 1 to 1000"),
+    ],
+)
+def test_a_number_is_refused_in_its_own_words(
+    capsys: pytest.CaptureFixture[str], given: str, words: str
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["log", f"--limit={given}"])
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["who", "ada"], ["user", "show", "ada"]])
+def test_a_command_that_reads_a_user_loads_no_server(
+    ada: None, environment: dict[str, str], tmp_path: Path, words: list[str]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "proxyd", *words],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        check=True,
+    )
+    assert "ada" in done.stdout
+    loaded = {
+        line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()
+    }
+    assert "sqlite3" in loaded
+    assert not loaded & {"aiohttp", "asyncpg", "PIL", "markdown_it"}
 
 
 def test_a_rescue_prints_a_login_and_is_listed(run: Run, olga: Any, database: Path) -> None:

@@ -102,7 +102,11 @@ def test_a_key_that_is_too_short_is_refused_by_its_file(tmp_path: Path, content:
     path.write_bytes(content)
     with pytest.raises(SigningKeyError) as caught:
         signing_key(settings_with_file(path))
-    assert str(caught.value) == f"the signing key {path} has fewer than 32 bytes"
+    assert str(caught.value) == (
+        f"the signing key {path} has fewer than 32 bytes: restore it from a backup; without one "
+        "move it away: a new one is made, which ends every login and opens no sealed data, such as "
+        "payout methods"
+    )
     assert path.read_bytes() == content
 
 

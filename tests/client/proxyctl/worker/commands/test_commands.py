@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from support.base.brief import brief
@@ -12,8 +13,11 @@ from support.daemons.process import ROOT
 from support.workers.market import TOKEN, WorkerMarket, worker_market
 from support.workers.process import WorkerAgent, require_sandbox, worker_agent
 
+from proxyctl.worker.attempt import sandboxes
 from proxyctl.worker.base import names, record
+from proxyctl.worker.commands import checks
 from proxyctl.worker.commands.setup import _OPTIONS
+from proxyctl.worker.executors.base.base import Finding
 
 
 @pytest.fixture
@@ -246,3 +250,16 @@ def test_nothing_runs_before_it_is_started(agent: WorkerAgent) -> None:
     assert agent.command("status").stdout == "not running\n"
     assert agent.command("jobs").stdout == "not running\n"
     assert agent.command("drain").stdout == "no agent runs here\n"
+
+
+@pytest.mark.parametrize(("engines", "missing"), [(("podman",), 0), ((), 2)])
+def test_one_engine_that_works_is_enough(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engines: tuple[str, ...], missing: int
+) -> None:
+    findings = {
+        name: [Finding("client", name in engines, "x", "y", "z")] for name in ("podman", "docker")
+    }
+    executors = {name: Mock() for name in engines}
+    monkeypatch.setattr(sandboxes, "usable", lambda *_: (executors, findings))
+    found = checks.requirements(record.Lend(jobs=("training",)), record.Sandbox(), tmp_path)
+    assert (found.are_met, len(found.missing)) == (bool(engines), missing)

@@ -1,0 +1,19 @@
+"""Texts of strangers that other people read: they have no characters that hide or turn others."""
+
+# Letters and marks without a shape, which `str.isprintable` takes: fillers of Hangul, a joiner,
+# vowels of Khmer, the empty pattern of Braille, and the selectors of variants.
+_SHAPELESS = frozenset(
+    "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
+    + "".join(map(chr, (*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
+)
+_LINES = frozenset("\n\r\t")
+
+
+def can_be_shown(text: str) -> bool:
+    """Return whether the lines of a text have no control characters, also none of directions."""
+    return all(each.isprintable() or each in _LINES for each in text)
+
+
+def shows_nothing(text: str) -> bool:
+    """Return whether no character of a text has a shape, so that it is no name."""
+    return all(each in _SHAPELESS or each.isspace() or not each.isprintable() for each in text)
