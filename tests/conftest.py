@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from support.base.brief import examples
 from support.database import postgres, sqlite
 from support.database.kept import KeptDatabase, KeptDatabases
-from support.daemons import forked_client, process
+from support.daemons import forked, forked_client, process
 from support.base.clock import Clock
 from support.market.market import Market
 from support.daemons.service import Service, running_in
@@ -66,6 +66,15 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.enable()
         gc.set_threshold(10_000)  # at the default of 700 it is a twentieth of the tests' time
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Have several processes of the tests share the processes that fork daemons and agents."""
+    if not session.config.getoption("processes"):
+        return (yield)
+    with forked.shared({forked.DAEMONS: (), forked_client.MODULE: forked_client.PATHS}):
+        return (yield)
 
 
 @pytest.fixture(scope="session", autouse=True)
