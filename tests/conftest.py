@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from support.base.brief import examples
 from support.database import postgres, sqlite
 from support.database.kept import KeptDatabase, KeptDatabases
+from support.database.kept_sqlite import KeptStores
 from support.daemons import forked, forked_client, process
 from support.base.clock import Clock
 from support.market.market import Market
@@ -148,14 +149,28 @@ async def empty_postgres(postgres_server: str) -> AsyncIterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def kept_stores() -> Iterator[KeptStores]:
+    """The SQLite stores of this process that stay from test to test."""
+    stores = KeptStores()
+    yield stores
+    stores.close()
+
+
 @pytest.fixture
-async def store(store_url: str) -> AsyncIterator[Store]:
+async def store(engine: str, request: pytest.FixtureRequest) -> AsyncIterator[Store]:
     """An open store with an up-to-date schema, on each engine in turn.
 
     One connection reads from SQLite: each one parses the whole schema, which takes longer than most
-    tests. A daemon has more.
+    tests. A daemon has more. The store stays for later tests, unless this one may know its file.
     """
     opened: Store
+    if engine == "sqlite" and not {"store_url", "tmp_path"} & set(request.fixturenames):
+        stores: KeptStores = request.getfixturevalue("kept_stores")
+        async with stores.one() as opened:
+            yield opened
+        return
+    store_url: str = request.getfixturevalue("store_url")
     if store_url.startswith(SQLITE):
         opened = await SqliteStore.open(store_url.removeprefix(SQLITE), create=True, readers=1)
     else:
