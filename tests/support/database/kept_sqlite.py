@@ -3,11 +3,11 @@
 Theory of operation
 -------------------
 A new connection parses the whole schema, and prepares every statement again, triggers included:
-most of the time of a short test. So a store stays open when its test is over, and the bytes of its
-file are put back. Another connection first moves the log into the file and begins a new log, by
-which every connection notices that its pages are old. The schema's number is in these bytes, so
-prepared statements stay valid. The file stays as long as it was, because the new log has its number
-of pages; the ones after the bytes belong to no table.
+most of the time of a short test. So a store stays open when its test is over, and its file gets its
+first bytes back. Another connection first moves the log into the file and begins a new log, so
+every connection reads its pages again. The schema's number is in these bytes, so prepared
+statements stay valid. The file stays as long as it was, because the new log has its number of
+pages; the pages after these bytes belong to no table.
 
 A database is closed when it is not as its test got it: closed, claimed, with another schema, or
 with a connection that is in use.
@@ -28,7 +28,7 @@ from support.database import sqlite
 
 
 class KeptStore:
-    """A store, and what puts its file back.
+    """A store whose file gets its first bytes back after a test.
 
     Args:
         store: the open store.
@@ -70,7 +70,7 @@ class KeptStore:
         os.close(self._descriptor)
 
     async def _is_idle(self) -> bool:
-        """Wait for all that a test has begun; return whether no transaction is left."""
+        """Wait for the units of a test. Return whether all transactions have ended."""
         while (committing := self.store._committing) is not None:
             await committing
         connections = (self.store._writer, *self.store._readers)
