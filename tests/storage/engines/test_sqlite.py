@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.base.mounts import fill, small_disk
+from support.database.sqlite import database
 
 from storage.engines import sqlite
 from storage.engines.errors import AlreadyClaimedError, CannotOpenError, Cause, UnavailableError
@@ -69,6 +70,7 @@ def test_an_interrupted_opening_ends_with_its_loop(
 ) -> None:
     connected, failures = threading.Event(), list[object]()
     connect = sqlite._connect
+    url = database(tmp_path)  # on a busy machine the steps of a schema take longer than the wait
 
     def connect_slowly(path: Path, busy_seconds: float) -> sqlite3.Connection:
         connected.set()
@@ -76,7 +78,7 @@ def test_an_interrupted_opening_ends_with_its_loop(
         return connect(path, busy_seconds)
 
     async def interrupted() -> None:
-        opening = asyncio.create_task(open_store(f"sqlite:///{tmp_path}/proxyd.db"))
+        opening = asyncio.create_task(open_store(url))
         await asyncio.to_thread(connected.wait)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
