@@ -158,23 +158,30 @@ def kept_stores() -> Iterator[KeptStores]:
 
 
 @pytest.fixture
-async def store(engine: str, request: pytest.FixtureRequest) -> AsyncIterator[Store]:
+def own_url(engine: str, request: pytest.FixtureRequest) -> str | None:
+    """The URL of the test's database; None if the test does not know where it is."""
+    if engine == "sqlite" and not {"store_url", "tmp_path"} & set(request.fixturenames):
+        return None
+    return str(request.getfixturevalue("store_url"))
+
+
+@pytest.fixture
+async def store(own_url: str | None, request: pytest.FixtureRequest) -> AsyncIterator[Store]:
     """An open store with an up-to-date schema, on each engine in turn.
 
     One connection reads from SQLite: each one parses the whole schema, which takes longer than most
-    tests. A daemon has more. The store stays for later tests, unless this one may know its file.
+    tests. A daemon has more. The store stays for later tests, unless this one knows its file.
     """
     opened: Store
-    if engine == "sqlite" and not {"store_url", "tmp_path"} & set(request.fixturenames):
+    if own_url is None:
         stores: KeptStores = request.getfixturevalue("kept_stores")
         async with stores.one() as opened:
             yield opened
         return
-    store_url: str = request.getfixturevalue("store_url")
-    if store_url.startswith(SQLITE):
-        opened = await SqliteStore.open(store_url.removeprefix(SQLITE), create=True, readers=1)
+    if own_url.startswith(SQLITE):
+        opened = await SqliteStore.open(own_url.removeprefix(SQLITE), create=True, readers=1)
     else:
-        opened = await open_store(store_url)
+        opened = await open_store(own_url)
     yield opened
     await opened.close()
 
