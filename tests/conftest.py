@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, settings
 from support.base.brief import examples
 from support.database import postgres, sqlite
 from support.database.kept import KeptDatabase, KeptDatabases
-from support.daemons import forked_client, process
+from support.database.kept_sqlite import KeptStores
+from support.daemons import forked, forked_client, process
 from support.base.clock import Clock
 from support.market.market import Market
 from support.daemons.service import Service, running_in
@@ -66,6 +67,15 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.enable()
         gc.set_threshold(10_000)  # at the default of 700 it is a twentieth of the tests' time
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Have several processes of the tests share the processes that fork daemons and agents."""
+    if not session.config.getoption("processes"):
+        return (yield)
+    with forked.shared({forked.DAEMONS: (), forked_client.MODULE: forked_client.PATHS}):
+        return (yield)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -139,18 +149,39 @@ async def empty_postgres(postgres_server: str) -> AsyncIterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def kept_stores() -> Iterator[KeptStores]:
+    """The SQLite stores of this process that stay from test to test."""
+    stores = KeptStores()
+    yield stores
+    stores.close()
+
+
 @pytest.fixture
-async def store(store_url: str) -> AsyncIterator[Store]:
+def own_url(engine: str, request: pytest.FixtureRequest) -> str | None:
+    """The URL of the test's database; None if the test does not know where it is."""
+    if engine == "sqlite" and not {"store_url", "tmp_path"} & set(request.fixturenames):
+        return None
+    return str(request.getfixturevalue("store_url"))
+
+
+@pytest.fixture
+async def store(own_url: str | None, request: pytest.FixtureRequest) -> AsyncIterator[Store]:
     """An open store with an up-to-date schema, on each engine in turn.
 
     One connection reads from SQLite: each one parses the whole schema, which takes longer than most
-    tests. A daemon has more.
+    tests. A daemon has more. The store stays for later tests, unless this one knows its file.
     """
     opened: Store
-    if store_url.startswith(SQLITE):
-        opened = await SqliteStore.open(store_url.removeprefix(SQLITE), create=True, readers=1)
+    if own_url is None:
+        stores: KeptStores = request.getfixturevalue("kept_stores")
+        async with stores.one() as opened:
+            yield opened
+        return
+    if own_url.startswith(SQLITE):
+        opened = await SqliteStore.open(own_url.removeprefix(SQLITE), create=True, readers=1)
     else:
-        opened = await open_store(store_url)
+        opened = await open_store(own_url)
     yield opened
     await opened.close()
 

@@ -270,7 +270,7 @@ TESTED_IN = {
     "market/staff/base/answers.py": "tests/api/staff/test_app.py",
     "market/staff/base/columns.py": "tests/api/staff/test_users.py",
     "market/staff/base/requests.py": "tests/market/staff/leaving/test_erasing.py",
-    "market/staff/base/telling.py": "tests/market/staff/money/test_judging.py",
+    "market/staff/base/shown_reasons.py": "tests/market/staff/money/test_judging.py",
     "market/staff/cases/base.py": "tests/market/staff/cases/test_cases.py",
     "market/staff/desk.py": "tests/api/staff/test_logins.py",
     "market/staff/finding/tables.py": "tests/api/staff/test_users.py",

@@ -1,7 +1,8 @@
 """The speed limit of one session or one exit: a token bucket that its connections share fairly.
 
 While they want more than there is, time goes in rounds: each connection that waits gets an equal
-share of a round, and the unused rest goes to the next.
+share of a round, and the unused rest goes to the next. Where a round has fewer bytes than
+connections, the others come first in the next round.
 """
 
 import asyncio
@@ -46,9 +47,14 @@ class Pace:
         self._timer: asyncio.TimerHandle | None = None
 
     def change(self, bytes_per_second: int) -> None:
-        """Allow another speed from the next round on; 0 for any."""
+        """Allow another speed from the next round on; 0 for any.
+
+        Bytes that were taken in advance delay the next ones as long as they did before.
+        """
         if bytes_per_second == self._bytes_per_second:
             return
+        if self._tokens < 0:
+            self._tokens = self._tokens * bytes_per_second // self._bytes_per_second
         self._bytes_per_second = bytes_per_second
         self._tokens = min(self._tokens, self._burst)
         self._filled_at = self._loop.time()
@@ -83,13 +89,18 @@ class Pace:
         return max(1, int(self._bytes_per_second * BURST_SECONDS))
 
     def _next_round(self) -> None:
-        """Give each connection that waits a share; rounds stop when none does."""
+        """Give connections that wait a share, at least a byte; rounds stop when none waits."""
         self._timer = None
-        waiting, self._waiting = self._waiting, {}
-        self._begin_round(len(waiting))
-        if waiting:
-            self._timer = self._loop.call_later(ROUND_SECONDS, self._next_round)
-        for resume in waiting:
+        self._begin_round(len(self._waiting))
+        if not self._waiting:
+            return
+        self._timer = self._loop.call_later(ROUND_SECONDS, self._next_round)
+        resumed = list(self._waiting)
+        if self._bytes_per_second:
+            resumed = resumed[: max(0, self._tokens)]
+        for resume in resumed:  # one that waits again is the last one
+            del self._waiting[resume]
+        for resume in resumed:
             resume()
 
     def _begin_round(self, takers: int) -> None:

@@ -36,6 +36,7 @@ from proxyd.metering.meter import USUAL as METERING
 from proxyd.metering.meter import MeterBounds
 from proxyd.wiring.market_work import USUAL as CHECKS
 from proxyd.wiring.market_work import CheckTimes
+from storage.engines.open import READERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +65,18 @@ EXITS: Final = ExitBounds()
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The bounds of a process."""
+    """The bounds of a process.
+
+    Attributes:
+        sqlite_readers: the number of connections that read from SQLite.
+    """
 
     clients: ClientBounds = CLIENTS
     metering: MeterBounds = METERING
     exits: ExitBounds = EXITS
     checks: CheckTimes = CHECKS
     api: ConnectionTimes = API
+    sqlite_readers: int = READERS
 
 
 USUAL: Final = Bounds()

@@ -124,6 +124,7 @@ async def build(
             is_shared=role is not None,
             pooler=storage.pooler,
             direct_url=storage.direct_url,
+            readers=bounds.sqlite_readers,
         )
     except BaseException:
         listeners.close()

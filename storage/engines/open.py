@@ -9,6 +9,9 @@ from storage.engines import migrate
 from storage.engines.place import SQLITE, is_sqlite
 from storage.engines.store import Store
 
+# Python's interpreter lock lets one thread compute at a time, so more readers would not read
+# faster. A second one keeps short reads from waiting behind a long one, such as the audit.
+READERS = 2
 ABANDON_SECONDS = 5.0  # an opening takes a hundredth of it, unless it migrates a large database
 
 
@@ -21,6 +24,7 @@ async def open_store(
     is_shared: bool = False,
     pooler: str = "none",
     direct_url: str = "",
+    readers: int = READERS,
 ) -> Store:
     """Open the database that `url` names, and bring its schema up to date.
 
@@ -35,6 +39,7 @@ async def open_store(
             claimed for them (`storage.engines.claim`); PostgreSQL serves any number.
         pooler: the program between this one and PostgreSQL: "none" or "session".
         direct_url: the same database without the pooler; "" for `url`.
+        readers: the number of connections that read from SQLite.
 
     Raises:
         CannotOpenError: unreadable, locked, read-only, unreachable, or made by a newer program.
@@ -44,7 +49,7 @@ async def open_store(
 
         path = url.removeprefix(SQLITE)
         return await _closed_if_cancelled(
-            SqliteStore.open(path, create=create, is_shared=is_shared)
+            SqliteStore.open(path, create=create, readers=readers, is_shared=is_shared)
         )
     from storage.engines.postgres import PostgresStore  # noqa: PLC0415 - see above
     from storage.engines.postgres_pooler import Pooler  # noqa: PLC0415 - see above

@@ -74,9 +74,6 @@ from storage.engines.write_gate import WriteGate
 # How long another program (a backup, a shell) may hold the database before our units fail. Longer
 # than it takes such a program to commit; shorter than a client's patience with an API request.
 BUSY_TIMEOUT_SECONDS = 5.0
-# Python's interpreter lock lets one thread compute at a time, so more readers would not read
-# faster. A second one keeps short reads from waiting behind a long one, such as the audit.
-READERS = 2
 # Bounds how long a group occupies the writer: its first unit is answered after its last. At this
 # size the commit's share of a unit's cost is small already.
 GROUP_MAX_UNITS = 256
@@ -137,8 +134,8 @@ class SqliteStore:
         name: str,
         *,
         create: bool,
+        readers: int,
         is_shared: bool = False,
-        readers: int = READERS,
         busy_seconds: float = BUSY_TIMEOUT_SECONDS,
         opening_seconds: float = OPENING_SECONDS,
     ) -> Self:
@@ -147,9 +144,9 @@ class SqliteStore:
         Args:
             name: the file.
             create: whether to create one that does not exist.
+            readers: the number of connections that read.
             is_shared: whether several processes serve from it; one that is no daemon has claimed it
                 for them (`storage.engines.claim`).
-            readers: the number of connections that read.
             busy_seconds: how long units wait for another program that has the database.
             opening_seconds: how long to wait for another process that opens it.
 

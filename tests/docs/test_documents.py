@@ -285,6 +285,7 @@ def test_the_tutorial_runs(tmp_path: Path, demonstration: Demonstration) -> None
 
 
 @pytest.mark.long  # the other page with a device of its own is the tutorial
+@pytest.mark.timeout(300)  # two commands of the page wait for a minute each at most
 def test_the_walk_through_of_workers_runs(tmp_path: Path, demonstration: Demonstration) -> None:
     require_sandbox(tmp_path)
     with demonstration.working():  # it must not take the page's job

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.base.ports import closed_port
+from support.base.ports import free_port
 from support.base.waiting import until, until_true
 from support.daemons import process
 from support.daemons.backed_up import wait_for_a_new_name
@@ -82,29 +82,29 @@ async def test_a_dead_machine_is_restored_elsewhere(
     engine: str, store_url: str, empty_postgres: str, tmp_path: Path
 ) -> None:
     new, mailbox = tmp_path / "new", Mailbox()
-    with closed_port() as port:
-        mail = {
-            "PROXYD_MAIL__HOST": "127.0.0.1",
-            "PROXYD_MAIL__PORT": str(port),
-            "PROXYD_MAIL__TLS": "none",
-        }
-        backup, token, kept = await asyncio.to_thread(
-            backed_up_and_killed, store_url, tmp_path / "backups", mail
-        )
-        if engine == "sqlite":
-            for each in tmp_path.glob("proxyd.db*"):
-                shutil.rmtree(each) if each.is_dir() else each.unlink()
-            url, option = f"sqlite:///{new}/proxyd.db", []
-        else:
-            url, option = empty_postgres, ["--database", empty_postgres]
-        done = await asyncio.to_thread(
-            process.run, "sqlite:////none.db", "restore", str(backup), str(new), *option
-        )
-        assert done.returncode == 0, done.stderr
-        assert "the ledger agrees" in done.stdout
-        assert re.search(r"open then: \d+ sessions, 0 jobs; \d+ leases closed", done.stdout)
-        assert "1 e-mails and 0 webhooks wait" in done.stdout
-        assert await open_leases(url) == 0
+    port = free_port()
+    mail = {
+        "PROXYD_MAIL__HOST": "127.0.0.1",
+        "PROXYD_MAIL__PORT": str(port),
+        "PROXYD_MAIL__TLS": "none",
+    }
+    backup, token, kept = await asyncio.to_thread(
+        backed_up_and_killed, store_url, tmp_path / "backups", mail
+    )
+    if engine == "sqlite":
+        for each in tmp_path.glob("proxyd.db*"):
+            shutil.rmtree(each) if each.is_dir() else each.unlink()
+        url, option = f"sqlite:///{new}/proxyd.db", []
+    else:
+        url, option = empty_postgres, ["--database", empty_postgres]
+    done = await asyncio.to_thread(
+        process.run, "sqlite:////none.db", "restore", str(backup), str(new), *option
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the ledger agrees" in done.stdout
+    assert re.search(r"open then: \d+ sessions, 0 jobs; \d+ leases closed", done.stdout)
+    assert "1 e-mails and 0 webhooks wait" in done.stdout
+    assert await open_leases(url) == 0
     config = ("--config", str(new / "proxyd.toml"))
     async with smtp(mailbox, port=port):
         daemon = await asyncio.to_thread(served, url, config, token, kept, is_held=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support.base.brief import brief
-from support.base.ports import closed_port
+from support.base.ports import free_port
 from support.base.waiting import until, until_true
 from support.daemons import process
 from support.daemons.backed_up import wait_for_a_new_name
@@ -151,8 +151,7 @@ async def test_a_user_leaves_without_a_trace(
     engine: str, store_url: str, empty_postgres: str, tmp_path: Path
 ) -> None:
     folder, mailbox = tmp_path, Mailbox()
-    with closed_port() as port:
-        pass
+    port = free_port()
     stage = Stage(store_url, folder, port)
     async with smtp(mailbox, port=port):
         daemon = await asyncio.to_thread(lambda: Process(store_url, **stage.settings).wait_ready())

@@ -5,7 +5,7 @@ import re
 import signal
 
 import pytest
-from support.base.ports import closed_port
+from support.base.ports import free_port
 from support.base.waiting import until
 from support.daemons.process import Process
 from support.targets.mailbox import Mailbox, smtp, until_no_email_waits
@@ -42,13 +42,13 @@ async def nothing_is_in_hand(store: Store) -> bool:
 @pytest.mark.both_engines
 async def test_waiting_letters_survive_a_kill_and_arrive_once(store_url: str) -> None:
     mailbox, store = Mailbox(), await open_store(store_url)
-    with closed_port() as port:
-        daemon = await asyncio.to_thread(started, store_url, port)
-        await asyncio.to_thread(asked, daemon, "/auth/register", ADA)
-        await until(lambda: "mail server unavailable" in daemon.output)
-        await until(lambda: nothing_is_in_hand(store))
-        await asyncio.to_thread(asked, daemon, "/auth/password/forgot", {"email": ADA["email"]})
-        await asyncio.to_thread(daemon.stop, signal.SIGKILL)
+    port = free_port()
+    daemon = await asyncio.to_thread(started, store_url, port)
+    await asyncio.to_thread(asked, daemon, "/auth/register", ADA)
+    await until(lambda: "mail server unavailable" in daemon.output)
+    await until(lambda: nothing_is_in_hand(store))
+    await asyncio.to_thread(asked, daemon, "/auth/password/forgot", {"email": ADA["email"]})
+    await asyncio.to_thread(daemon.stop, signal.SIGKILL)
     async with smtp(mailbox, port=port):
         daemon = await asyncio.to_thread(started, store_url, port)
         try:

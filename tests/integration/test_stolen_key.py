@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.base.brief import brief
-from support.base.ports import closed_port
+from support.base.ports import free_port
 from support.base.waiting import until
 from support.daemons import process
 from support.daemons.process import Process
@@ -149,8 +149,7 @@ def recorded(story: Story, token: str, key_id: str) -> None:
 @pytest.mark.both_engines
 async def test_a_stolen_key_is_found_by_an_address_and_ended(store_url: str) -> None:
     mailbox = Mailbox()
-    with closed_port() as port:
-        pass
+    port = free_port()
     story = Story(store_url, port)
     async with smtp(mailbox, port=port):
         with process.running(story.daemon) as daemon:

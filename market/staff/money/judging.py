@@ -31,7 +31,7 @@ from market.staff.base.acts import (
     require_stranger,
 )
 from market.staff.base.roles import Action, Author, Member, Role
-from market.staff.base.telling import tell
+from market.staff.base.shown_reasons import show_reason
 from market.staff.money import approvals
 from market.staff.money.approvals import Amount, Limits, Outcome, Posting, State
 from market.staff.money.second_person_limit import needs_second_person
@@ -182,8 +182,8 @@ async def decide(
         outcome, changes = await _carry_out(tx, context, new, posting, text.body)
         # The text of the act itself is the buyer's.
         workers = dict.fromkeys(row.user_id for row in disputed if row.user_id != job.user_id)
-        told = await tell(tx, context, workers, text.body)
-        return Decided(outcome, disputed), {**changes, **told}
+        shown = await show_reason(tx, context, workers, text.body)
+        return Decided(outcome, disputed), {**changes, **shown}
 
     made = Act(author, Action.JOB_DECIDE, JOB, job.id, job.user_id, text)
     return await context.store.write(act, context, made, change)

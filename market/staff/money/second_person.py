@@ -25,7 +25,7 @@ from market.staff.base.acts import (
 )
 from market.staff.base.requests import Decision
 from market.staff.base.roles import MATRIX, Action, Author, require
-from market.staff.base.telling import tell
+from market.staff.base.shown_reasons import show_reason
 from market.staff.money import doubts, forgiving, judging, money, paying
 from market.staff.money.approvals import (
     Amount,
@@ -58,7 +58,7 @@ POSTERS: Mapping[Action, Poster] = {
     Action.DEBT_FORGIVE: forgiving.post,
 }
 # Acts whose reason their users read once they took place.
-TOLD = frozenset((Action.JOB_DECIDE, Action.CASE_DECIDE))
+SHOWN = frozenset((Action.JOB_DECIDE, Action.CASE_DECIDE))
 
 
 class Refused(Struct, frozen=True):
@@ -113,8 +113,8 @@ async def approve(
         outcome, changes = await post(
             tx, context, new, Posting(waiting.asked_by, waiting.id, waiting.log_number)
         )
-        told = await _tell(tx, context, waiting) if new.action in TOLD else {}
-        return outcome, {**changes, **told, "decision": (None, Decision.APPROVED)}
+        shown = await _show_reason(tx, context, waiting) if new.action in SHOWN else {}
+        return outcome, {**changes, **shown, "decision": (None, Decision.APPROVED)}
 
     text = reason(why) if why else None
     new = Act(author, Action.APPROVAL_APPROVE, APPROVAL, row.id, row.user_id, text)
@@ -205,12 +205,12 @@ async def _require_asker(tx: Transaction, row: ApprovalRow) -> None:
         )
 
 
-async def _tell(tx: Transaction, context: Context, row: ApprovalRow) -> Changes:
+async def _show_reason(tx: Transaction, context: Context, row: ApprovalRow) -> Changes:
     """Write the reason of an approved act for its users: for both sides of a dispute."""
     users = [row.user_id]
     if row.action == Action.JOB_DECIDE:
         users = await judging.parties(tx, json.loads(row.payload)["job"])
-    return await tell(tx, context, users, await judging_queries.text_of(tx, row.log_number))
+    return await show_reason(tx, context, users, await judging_queries.text_of(tx, row.log_number))
 
 
 def _amount_of(row: ApprovalRow) -> Amount:

@@ -37,6 +37,7 @@ from proxyd.cli.demo_files import DemoFiles
 from proxyd.compiled import finder
 from proxyd.loop import runner
 from storage.engines.open import open_store
+from storage.engines.store import Transaction
 
 PASSWORD = "tell-nobody"
 EMAIL = "ada@example.com"
@@ -642,7 +643,10 @@ def test_a_dispute_is_decided_once(
 
 
 async def disputed(url: str, user: str, *, jobs: int) -> list[str]:
-    """Dispute new jobs of a user that the same user has done; return their identifiers."""
+    """Dispute new jobs of a user that the same user has done; return their identifiers.
+
+    Their reason has a control character, as a former version took it.
+    """
     store = await open_store(url)
     market = Market(store, Clock())
     try:
@@ -650,11 +654,16 @@ async def disputed(url: str, user: str, *, jobs: int) -> list[str]:
         for job_id in made:
             device = await on(market, job_id, user)
             await market.jobs.complete(device, job_id, "")
-            await market.reviews.dispute(user, job_id, "an empty file,\nand\x1b[2J")
+            await market.reviews.dispute(user, job_id, "an empty file,\nand")
+        await store.write(_reasons_of_a_former_version)
         return made
     finally:
         market.passwords.close()
         await store.close()
+
+
+async def _reasons_of_a_former_version(tx: Transaction) -> None:
+    await tx.run("UPDATE job_reviews SET reason = reason || :more", more="\x1b[2J")
 
 
 def test_an_audit_of_an_untouched_account_passes(run: Run, ada: None) -> None:

@@ -89,6 +89,16 @@ def test_all_takers_that_want_more_get_the_same(timers: Timers) -> None:
     assert max(shares) - min(shares) <= 0.02 * max(shares)
 
 
+def test_takers_take_turns_where_a_round_has_fewer_bytes_than_takers(timers: Timers) -> None:
+    pace = paced(timers, 1)
+    takers = [Taker(pace) for _ in range(3)]
+    for taker in takers:
+        taker.go()
+    timers.go(9.5)
+    first = takers[0].taken - 1  # it came while no other taker was there
+    assert [first, *(taker.taken for taker in takers[1:])] == [3, 3, 3]
+
+
 def test_bytes_that_one_taker_leaves_go_to_the_others(timers: Timers) -> None:
     pace = paced(timers, 1_000_000)
     modest, greedy = Taker(pace, most=100), Taker(pace)
@@ -147,3 +157,26 @@ def test_no_speed_is_no_limit_also_for_waiting_takers(timers: Timers) -> None:
     assert taker.taken >= 5_000
     pace.change(1)
     assert 0 <= pace.allowance("other") <= 1
+
+
+def test_a_lower_speed_makes_no_longer_wait_of_bytes_taken_in_advance(timers: Timers) -> None:
+    pace = paced(timers, 1_000_000)
+    pace.spend("datagrams", 1_200_000)  # a second's bytes more than there are
+    pace.change(10)
+    taker = Taker(pace)
+    taker.go()
+    timers.go(0.9)
+    assert taker.taken == 0
+    timers.go(10.0)
+    assert 90 <= taker.taken <= 100
+
+
+def test_bytes_taken_in_advance_are_forgiven_by_no_limit(timers: Timers) -> None:
+    pace = paced(timers, 1_000)
+    pace.spend("datagrams", 100_000)
+    pace.change(0)
+    pace.change(1_000)
+    taker = Taker(pace)
+    taker.go()
+    timers.go(1.0)
+    assert taker.taken >= 900

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.base.clock import Clock
-from support.base.ports import closed_port
+from support.base.ports import closed_port, free_port
 from support.base.waiting import until
 from support.database import sqlite
 from support.targets.mailbox import Mailbox, emails_waiting, smtp, until_no_email_waits
@@ -338,10 +338,10 @@ async def test_an_email_that_waits_for_a_server_is_sent_when_the_server_is_back(
 ) -> None:
     caplog.set_level(logging.INFO)
     mailbox = Mailbox()
-    with closed_port() as port:
-        async with post.sending(port, timing=HASTY):
-            await post.write_to(*(f"ada@{number}.example" for number in range(20)))
-            await until(lambda: caplog.text.count("mail server unavailable") > 3)
+    port = free_port()
+    async with post.sending(port, timing=HASTY):
+        await post.write_to(*(f"ada@{number}.example" for number in range(20)))
+        await until(lambda: caplog.text.count("mail server unavailable") > 3)
     before = caplog.text.count("mail server unavailable")
     async with post.sending(port, timing=HASTY):
         await until(lambda: caplog.text.count("mail server unavailable") > before + 2)

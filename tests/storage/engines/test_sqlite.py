@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.base.mounts import fill, small_disk
+from support.database.sqlite import database
 
 from storage.engines import sqlite
 from storage.engines.errors import AlreadyClaimedError, CannotOpenError, Cause, UnavailableError
@@ -46,11 +47,30 @@ async def test_only_the_owner_reads_the_file(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
+async def test_a_long_read_holds_up_no_short_one(tmp_path: Path) -> None:
+    over = threading.Event()
+
+    async def last(_: Transaction) -> bool:
+        return over.wait(30)  # in the thread of its connection
+
+    store = await open_store(f"sqlite:///{tmp_path}/proxyd.db")
+    lasting = asyncio.create_task(store.read(last))
+    try:
+        await asyncio.sleep(0)  # it has its connection
+        async with asyncio.timeout(20):
+            assert await store.read(count) == 0
+    finally:
+        over.set()
+        assert await lasting
+        await store.close()
+
+
 def test_an_interrupted_opening_ends_with_its_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connected, failures = threading.Event(), list[object]()
     connect = sqlite._connect
+    url = database(tmp_path)  # on a busy machine the steps of a schema take longer than the wait
 
     def connect_slowly(path: Path, busy_seconds: float) -> sqlite3.Connection:
         connected.set()
@@ -58,7 +78,7 @@ def test_an_interrupted_opening_ends_with_its_loop(
         return connect(path, busy_seconds)
 
     async def interrupted() -> None:
-        opening = asyncio.create_task(open_store(f"sqlite:///{tmp_path}/proxyd.db"))
+        opening = asyncio.create_task(open_store(url))
         await asyncio.to_thread(connected.wait)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -135,7 +155,7 @@ async def test_one_daemon_claims_a_database_until_it_closes(tmp_path: Path) -> N
 async def test_a_write_waits_for_another_program_and_then_gives_up(tmp_path: Path) -> None:
     assert BUSY_TIMEOUT_SECONDS >= 5
     path = tmp_path / "proxyd.db"
-    store = await SqliteStore.open(str(path), create=True, busy_seconds=0.05)
+    store = await SqliteStore.open(str(path), create=True, readers=1, busy_seconds=0.05)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     outcomes = await asyncio.gather(
@@ -217,7 +237,7 @@ async def test_a_start_waits_for_a_program_that_holds_a_new_database(tmp_path: P
 
 async def test_deleted_text_is_in_no_file_after_a_scrub(tmp_path: Path) -> None:
     path = tmp_path / "proxyd.db"
-    store = await SqliteStore.open(str(path), create=True)
+    store = await SqliteStore.open(str(path), create=True, readers=1)
     try:
 
         async def write(tx: Transaction) -> None:

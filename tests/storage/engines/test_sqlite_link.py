@@ -483,7 +483,9 @@ async def test_a_file_that_another_process_opens_for_ever_is_not_opened(path: Pa
     first = folder.open_lock("open")
     fcntl.flock(first, fcntl.LOCK_EX)
     with pytest.raises(CannotOpenError, match="too long"):
-        await SqliteStore.open(str(path), create=True, is_shared=True, opening_seconds=0.01)
+        await SqliteStore.open(
+            str(path), create=True, readers=1, is_shared=True, opening_seconds=0.01
+        )
     os.close(first)
 
 

@@ -6,6 +6,9 @@ the modules of `proxyd serve` and forks a child for each daemon, as the supervis
 processes does. It has built one daemon before, because the first one of a process fills the caches
 of types and patterns, half of the time that is left. A child runs the command line from its
 beginning, in an environment of its own, and ends as the command does.
+
+Where several processes run the tests, the program runs once for all of them (`shared`), and forks
+itself for each: its start takes a second of processor time.
 """
 
 import asyncio
@@ -21,12 +24,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, ClassVar, NoReturn
 
 ROOT = Path(__file__).parent.parent.parent.parent
 REQUEST_MAX_BYTES = 131_072  # an environment, and lists of settings in it
@@ -34,6 +37,7 @@ START_SECONDS = 60.0  # many import at once, and a machine may be busy
 STANDARD = 3  # input, output and error output
 PROGRAMS = {"proxyd": "proxyd.__main__"}  # a package's module for `python -m`
 DAEMONS = "tests.support.daemons.forked"
+SHARED = "shared"  # the word on the command line
 
 
 class ForkedProcess:
@@ -84,11 +88,15 @@ class Forker:
         paths: more places for it to import from.
     """
 
+    # The sockets of the programs that all processes of the tests share, by module: see `shared`.
+    roots: ClassVar[dict[str, socket.socket]] = {}
+
     def __init__(self, module: str = DAEMONS, paths: Sequence[Path] = ()) -> None:
         self._module = module
         self._paths = paths
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._has_begun = False
+        self._process: subprocess.Popen[bytes] | None = None  # None where it is shared
         self._socket, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._forked: queue.Queue[ForkedProcess | None] = queue.Queue()
@@ -124,8 +132,8 @@ class Forker:
         packet = json.dumps(request).encode()
         assert len(packet) <= REQUEST_MAX_BYTES
         with self._lock:
-            if self._process is None:
-                self._process = self._begin()
+            if not self._has_begun:
+                self._begin()
             socket.send_fds(self._socket, [packet], standard)
             forked = self._forked.get(timeout=START_SECONDS)
         assert forked is not None, "the process that forks daemons has ended"
@@ -136,22 +144,20 @@ class Forker:
         self._socket.shutdown(socket.SHUT_RDWR)
         if self._process is not None:
             self._process.wait(timeout=START_SECONDS)
+        if self._has_begun:
             self._reader.join()
         self._theirs.close()
         self._socket.close()
 
-    def _begin(self) -> subprocess.Popen[bytes]:
-        paths = os.pathsep.join(map(str, self._paths))
-        process = subprocess.Popen(
-            [sys.executable, "-m", self._module, str(self._theirs.fileno())],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": paths} if paths else None,
-            pass_fds=[self._theirs.fileno()],
-            stdout=subprocess.DEVNULL,  # its output is kept back, as in a pipe
-        )
+    def _begin(self) -> None:
+        root = self.roots.get(self._module)
+        if root is None:
+            self._process = _started(self._module, self._paths, self._theirs)
+        else:
+            socket.send_fds(root, [b"\0"], [self._theirs.fileno()])
         self._theirs.close()
         self._reader.start()
-        return process
+        self._has_begun = True
 
     def _read(self) -> None:
         """Read the fork and the end of each process."""
@@ -163,6 +169,42 @@ class Forker:
             else:
                 self._running.pop(pid).ended(status)
         self._forked.put(None)
+
+
+@contextmanager
+def shared(programs: Mapping[str, Sequence[Path]]) -> Iterator[None]:
+    """Have the processes of the tests share each program; it imports at its first use.
+
+    Args:
+        programs: the places that each program also imports from, by its module.
+    """
+    processes = []
+    for module, paths in programs.items():
+        Forker.roots[module], theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        processes.append(_started(module, paths, theirs, SHARED))
+        theirs.close()
+    try:
+        yield
+    finally:
+        for module in programs:
+            root = Forker.roots.pop(module)
+            root.shutdown(socket.SHUT_RDWR)
+            root.close()
+        for process in processes:
+            process.wait(timeout=START_SECONDS)
+
+
+def _started(
+    module: str, paths: Sequence[Path], theirs: socket.socket, *words: str
+) -> subprocess.Popen[bytes]:
+    places = os.pathsep.join(map(str, paths))
+    return subprocess.Popen(
+        [sys.executable, "-m", module, str(theirs.fileno()), *words],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": places} if places else None,
+        pass_fds=[theirs.fileno()],
+        stdout=subprocess.DEVNULL,  # its output is kept back, as in a pipe
+    )
 
 
 # --- the program ---------------------------------------------------------------------------------
@@ -236,6 +278,36 @@ def forked_request(channel: socket.socket) -> dict[str, Any]:
     return request
 
 
+def channel_of(words: Sequence[str], prepare: Callable[[], None]) -> socket.socket:
+    """Return the channel of a program's command line, and prepare it to fork.
+
+    A shared program forks itself for each channel that it receives, and prepares at the first.
+    """
+    channel = socket.socket(fileno=int(words[0]))
+    if words[1:] != [SHARED]:
+        prepare()
+        return channel
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in `_serve`
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps them
+    is_prepared = False
+    while True:
+        packet, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
+        if not packet:
+            sys.exit()
+        if not is_prepared:
+            prepare()
+            gc.collect()
+            gc.freeze()
+            is_prepared = True
+        if os.fork() == 0:
+            break
+        os.close(descriptors[0])
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, interrupt)
+    channel.close()
+    return socket.socket(fileno=descriptors[0])
+
+
 def _serve(channel: socket.socket) -> dict[str, Any]:
     """Fork a child for each request, and report its end; returns only in the children."""
     woken, wake = socket.socketpair()
@@ -283,7 +355,10 @@ def _say(channel: socket.socket, pid: int, status: int | None) -> None:
         channel.send(json.dumps((pid, status)).encode())
 
 
-if __name__ == "__main__":
+def _prepare() -> None:
     _import_all()
     _fill_caches()
-    _run(socket.socket(fileno=int(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    _run(channel_of(sys.argv[1:], _prepare))

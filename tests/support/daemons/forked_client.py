@@ -14,9 +14,10 @@ from importlib import import_module
 from tempfile import TemporaryFile
 from typing import NoReturn
 
-from support.daemons.forked import ROOT, ForkedProcess, Forker, end, forked_request
+from support.daemons.forked import ROOT, ForkedProcess, Forker, channel_of, end, forked_request
 
 PATHS = (ROOT / "client", ROOT / "tests", ROOT)
+MODULE = "support.daemons.forked_client"
 PROGRAM = "proxyctl"
 RUN_SECONDS = 60.0
 MAIN = {PROGRAM: "proxyctl.__main__"}
@@ -33,7 +34,7 @@ class Client:
 @contextmanager
 def forking() -> Iterator[None]:
     """Fork the program until the tests are over."""
-    forker = Client.forker = Forker("support.daemons.forked_client", PATHS)
+    forker = Client.forker = Forker(MODULE, PATHS)
     try:
         yield
     finally:
@@ -117,5 +118,4 @@ def _run(channel: socket.socket) -> NoReturn:
 
 
 if __name__ == "__main__":
-    _import_all()
-    _run(socket.socket(fileno=int(sys.argv[1])))
+    _run(channel_of(sys.argv[1:], _import_all))

@@ -5,7 +5,7 @@ import io
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -256,11 +256,13 @@ class Service:
 async def running(settings: Settings, bounds: Bounds = USUAL) -> AsyncIterator[Service]:
     """Run a daemon. At the end it is drained.
 
+    One connection reads from SQLite: see `store` in `tests/conftest.py`.
+
     Args:
         settings: the operator's.
         bounds: of its parts, where they are other than the usual ones.
     """
-    built = await build(settings, bounds=bounds)
+    built = await build(settings, bounds=replace(bounds, sqlite_readers=1))
     try:
         await built.start()
     except BaseException:

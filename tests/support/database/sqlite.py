@@ -20,11 +20,13 @@ def make(path: Path) -> None:
     """Make a database without data at a path, unless there is one."""
     if not path.exists():
         path.touch(mode=0o600)
-        path.write_bytes(_empty())
+        path.write_bytes(empty())
 
 
 @cache
-def _empty() -> bytes:
+def empty() -> bytes:
+    """Return the bytes of a database without data."""
+
     async def migrate(url: str) -> None:
         store = await open_store(url)
         await store.close()

@@ -12,7 +12,9 @@ from storage.staff.base import writes
 from storage.staff.base.writes import TextRow
 
 
-async def tell(tx: Transaction, context: Context, users: Iterable[str], body: str) -> Changes:
+async def show_reason(
+    tx: Transaction, context: Context, users: Iterable[str], body: str
+) -> Changes:
     """Write the reason of an act that takes place for its users, within the act.
 
     Their texts are equal, so one hash among the changes proves all of them.
@@ -23,11 +25,11 @@ async def tell(tx: Transaction, context: Context, users: Iterable[str], body: st
         users: the readers.
         body: the reason; "" if it was erased.
     """
-    told = list(users)
-    if not body or not told:
+    readers = list(users)
+    if not body or not readers:
         return {}
     salt, number = secrets.token_hex(SALT_BYTES), (await log_queries.head(tx)).number + 1
-    for user_id in told:
+    for user_id in readers:
         new_id, now = context.identifiers.new(), context.now()
         text = TextRow(new_id, TextKind.DECISION, number, user_id, body, salt, now)
         await writes.insert_text(tx, text)
