@@ -30,7 +30,7 @@ EVENTS_PER_TURN: Final = 42
 ALONE_TURNS: Final = 64
 # Each takes a descriptor. Where more are busy, events come together, and share their query.
 APART_MAX: Final = 32
-# Events of one turn by which a socket that is set apart costs more than its part of a query.
+# With this number of events in a turn, a share of one query is cheaper than a set for a socket.
 CROWD: Final = 8
 
 READABLE: Final = select.EPOLLIN

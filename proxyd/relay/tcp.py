@@ -233,7 +233,7 @@ class _SocketWatcher(Reader):
         return self._source_of.has_read_all and not self._sink_of.has_to_write
 
     def read(self) -> bool:
-        """See `Reader.read`: a socket that had no byte is none to be set apart either."""
+        """See `Reader.read`; the result is also False after an event without a byte."""
         half = self._source_of
         before = half.delivered
         half.source_ready(READABLE)

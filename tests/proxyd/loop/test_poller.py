@@ -41,7 +41,7 @@ class Heard:
 
 
 class Reading(Heard):
-    """A reader that reads everything, while it is `at_ease`; `reads` is what it has read apart."""
+    """A reader that takes everything; `reads` has the bytes of each call of `read`."""
 
     def __init__(self, poller: Poller) -> None:
         super().__init__(self._take)
