@@ -223,6 +223,17 @@ class HalfPipe(Mover, InTransit):
         """The bytes that may still be given back: none once the sink takes no more."""
         return 0 if self.gave_up else self.delivered
 
+    @property
+    def has_to_write(self) -> bool:
+        """Whether bytes wait until the sink takes more."""
+        return len(self._pending) > 0 or self._pipe is not None
+
+    @property
+    def has_read_all(self) -> bool:
+        """Whether it waits for nothing but further bytes of its source, a few at a time."""
+        is_busy = self._unread or self._scheduled or self._bulk or self.ended
+        return not (is_busy or self.has_to_write)
+
     def start(self, early: bytes, limit: int | None, *, unread: bool) -> None:
         """Begin.
 
@@ -514,9 +525,10 @@ class HalfPipe(Mover, InTransit):
             self._count(sent)
 
     def _watch_writes(self) -> None:
-        if not self._watches_writes:
+        poller = self._reactor.poller
+        if not self._watches_writes or poller.is_apart(self._sink_fd):
             self._watches_writes = True
-            self._reactor.poller.watch_writes(self._sink_fd)
+            poller.watch_writes(self._sink_fd)
 
     def _count(self, sent: int) -> None:
         if sent:

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 from typing import final
 
-from proxyd.loop.poller import READS, WRITABLE, Watcher
+from proxyd.loop.poller import READABLE, READS, WRITABLE, Reader
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.exit_share import ExitShare
 from proxyd.metering.in_transit import Payer
@@ -205,7 +205,7 @@ class Relay(Owner):
 
 
 @final
-class _SocketWatcher(Watcher):
+class _SocketWatcher(Reader):
     """Watcher of one of a relay's sockets: the source of one half, and the sink of the other.
 
     Args:
@@ -226,6 +226,18 @@ class _SocketWatcher(Watcher):
             self._sink_of.sink_ready()
         if events & READS and not self._relay.is_closed:
             self._source_of.source_ready(events)
+
+    @property
+    def is_at_ease(self) -> bool:
+        """See `Reader.is_at_ease`."""
+        return self._source_of.has_read_all and not self._sink_of.has_to_write
+
+    def read(self) -> bool:
+        """See `Reader.read`; the result is also False after an event without a byte."""
+        half = self._source_of
+        before = half.delivered
+        half.source_ready(READABLE)
+        return half.delivered != before and self.is_at_ease
 
     def fail(self, error: Exception) -> None:
         """See `Watcher.fail`."""

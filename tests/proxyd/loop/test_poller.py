@@ -1,13 +1,27 @@
 """Watchers get every change once, and no event of another socket."""
 
 import asyncio
+import errno
+import logging
+import select
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
 from support.base.waiting import until
 
-from proxyd.loop.poller import GONE, HUNG_UP, READS, WRITABLE, Poller
+from proxyd.loop.poller import (
+    ALONE_TURNS,
+    APART_MAX,
+    CROWD,
+    GONE,
+    HUNG_UP,
+    READS,
+    WRITABLE,
+    Poller,
+)
 
 
 class Heard:
@@ -24,6 +38,67 @@ class Heard:
 
     def fail(self, error: Exception) -> None:
         self.failures.append(error)
+
+
+class Reading(Heard):
+    """A reader that takes everything; `reads` has the bytes of each call of `read`."""
+
+    def __init__(self, poller: Poller) -> None:
+        super().__init__(self._take)
+        self._poller = poller
+        self.near, self.far = socket.socketpair()
+        self.near.setblocking(False)
+        self.taken = b""
+        self.reads: list[bytes] = []
+        self.at_ease = True
+        self.error: Exception | None = None
+        poller.watch(self.near.fileno(), self)
+
+    def _take(self) -> None:
+        with suppress(BlockingIOError):
+            self.taken += self.near.recv(100)
+
+    @property
+    def is_at_ease(self) -> bool:
+        return self.at_ease
+
+    def read(self) -> bool:
+        if self.error is not None:
+            raise self.error
+        before = self.taken
+        self._take()
+        self.reads.append(self.taken[len(before) :])
+        return self.at_ease and self.taken != before
+
+    @property
+    def is_apart(self) -> bool:
+        return self._poller.is_apart(self.near.fileno())
+
+    async def hears(self, data: bytes) -> None:
+        """Send bytes to the watcher, and wait until it has read them."""
+        wanted = self.taken + data
+        self.far.send(data)
+        await until(lambda: self.taken == wanted, "it reads")
+
+    async def set_apart(self) -> None:
+        """Send single messages until the socket is set apart."""
+        for _ in range(ALONE_TURNS):
+            if not self.is_apart:
+                await self.hears(b"x")
+        assert self.is_apart
+        assert not self.reads
+
+    def close(self) -> None:
+        if self.near.fileno() >= 0:
+            self._poller.forget(self.near.fileno())
+        self.near.close()
+        self.far.close()
+
+
+@pytest.fixture
+async def reading(poller: Poller) -> AsyncIterator[Reading]:
+    with closing(Reading(poller)) as made:
+        yield made
 
 
 @pytest.fixture
@@ -208,3 +283,178 @@ async def test_a_watcher_after_the_close_gets_the_error_of_a_socket() -> None:
         poller.release(ours.fileno())
         with pytest.raises(OSError, match="nothing is watched"):
             poller.watch(theirs.fileno(), Heard())
+
+
+# --- sockets that are set apart ------------------------------------------------------------------
+
+
+async def test_a_socket_whose_events_come_alone_is_set_apart(reading: Reading) -> None:
+    for _ in range(ALONE_TURNS - 1):
+        await reading.hears(b"x")
+    assert not reading.is_apart
+    await reading.hears(b"x")
+    assert reading.is_apart
+    before = len(reading.events)
+    for number in range(5):
+        await reading.hears(b"%d" % number)
+    assert reading.reads == [b"0", b"1", b"2", b"3", b"4"]
+    assert len(reading.events) == before
+    await turns()
+    assert len(reading.reads) == 5, "a socket that was read has no event"
+
+
+async def test_a_watcher_that_reads_no_sockets_is_never_set_apart(
+    poller: Poller, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    heard = Heard(lambda: pair[0].recv(100) and None)
+    poller.watch(pair[0].fileno(), heard)
+    for _ in range(2 * ALONE_TURNS):
+        heard.events.clear()
+        pair[1].send(b"x")
+        await until(lambda: bool(heard.events), "it hears")
+    assert not poller.is_apart(pair[0].fileno())
+
+
+async def test_a_watcher_that_is_not_at_ease_is_not_set_apart(reading: Reading) -> None:
+    reading.at_ease = False
+    for _ in range(2 * ALONE_TURNS):
+        await reading.hears(b"x")
+    assert not reading.is_apart
+
+
+async def test_a_socket_that_is_not_read_to_its_end_rejoins(reading: Reading) -> None:
+    await reading.set_apart()
+    reading.at_ease = False
+    await reading.hears(b"x")
+    assert not reading.is_apart
+    reading.events.clear()
+    await reading.hears(b"y")
+    assert reading.events
+    assert len(reading.reads) == 1
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+async def test_the_end_of_a_socket_set_apart_is_reported(reading: Reading, is_gone: bool) -> None:
+    await reading.set_apart()
+    reading.events.clear()
+    if is_gone:
+        reading.far.close()
+    else:
+        reading.far.shutdown(socket.SHUT_WR)
+    wanted = GONE if is_gone else HUNG_UP
+    await until(lambda: any(each & wanted for each in reading.events), "the end is told")
+    assert not reading.is_apart
+    assert reading.reads == [b""]
+    await turns()
+    assert reading.reads == [b""], "the end is told once"
+
+
+async def test_a_socket_set_apart_can_be_watched_for_writing(
+    poller: Poller, reading: Reading
+) -> None:
+    await reading.set_apart()
+    reading.events.clear()
+    poller.watch_writes(reading.near.fileno())
+    await until(lambda: any(each & WRITABLE for each in reading.events), "it can be written")
+    assert not reading.is_apart
+
+
+async def test_another_watcher_takes_a_socket_set_apart_over(
+    poller: Poller, reading: Reading
+) -> None:
+    await reading.set_apart()
+    second = Heard()
+    poller.watch(reading.near.fileno(), second)
+    reading.far.send(b"x")
+    await until(lambda: any(each & READS for each in second.events), "the second hears it")
+    assert not reading.is_apart
+    assert not reading.reads
+    assert len(poller) == 1
+
+
+async def test_a_released_socket_is_not_apart(poller: Poller, reading: Reading) -> None:
+    await reading.set_apart()
+    poller.release(reading.near.fileno())
+    reading.far.send(b"x")
+    await turns()
+    assert not reading.reads
+    heard = Heard()
+    poller.watch(reading.near.fileno(), heard)
+    await until(lambda: bool(heard.events), "it is told")
+
+
+async def test_a_mistake_of_a_reader_is_reported_and_its_socket_rejoins(reading: Reading) -> None:
+    await reading.set_apart()
+    error = reading.error = ValueError("a mistake")
+    reading.far.send(b"x")
+    await until(lambda: bool(reading.failures), "it is told")
+    assert reading.failures == [error]
+    await turns()
+    assert reading.failures == [error], "it is told once"
+    assert not reading.is_apart
+
+
+async def test_sockets_whose_events_come_together_rejoin(poller: Poller, reading: Reading) -> None:
+    await reading.set_apart()
+    others = [Reading(poller) for _ in range(CROWD)]
+    for each in others:
+        each.far.send(b"x")
+    await until(lambda: all(each.taken for each in others), "all are told")
+    assert not reading.is_apart
+    await reading.hears(b"x")
+    for each in others:
+        each.close()
+
+
+async def test_few_sockets_are_set_apart_and_the_first_makes_room(poller: Poller) -> None:
+    many = [Reading(poller) for _ in range(APART_MAX + 2)]
+    for each in many:
+        await each.set_apart()
+    assert [each.is_apart for each in many] == [False] * 2 + [True] * APART_MAX
+    for each in many:
+        await each.hears(b"y")
+        each.close()
+
+
+async def test_a_socket_stays_with_the_others_where_no_descriptor_is_left(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "poller")
+
+    def none_left() -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(select, "epoll", none_left)
+    for _ in range(ALONE_TURNS + 1):
+        await reading.hears(b"x")
+    assert not reading.is_apart
+    assert "a socket is not set apart: [Errno 24]" in caplog.text
+
+
+async def test_the_successor_of_a_socket_set_apart_hears_of_its_own(
+    poller: Poller, reading: Reading
+) -> None:
+    await reading.set_apart()
+    fd = reading.near.fileno()
+    reading.far.send(b"x")
+    reading.close()
+    with closing(Reading(poller)) as successor:
+        assert successor.near.fileno() == fd
+        await turns()
+        assert not successor.events
+        await successor.hears(b"y")
+    assert not reading.reads
+
+
+async def test_no_descriptor_of_sockets_set_apart_is_left(poller: Poller) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        with closing(Reading(poller)) as each:
+            await each.set_apart()
+    await turns()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    with closing(Reading(poller)) as each:
+        await each.set_apart()
+        poller.close()
+    await turns()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before - 1

@@ -6,6 +6,7 @@ import fcntl
 import gc
 import os
 import random
+import select
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -18,6 +19,7 @@ from support.targets.targets import pattern
 
 from market.base.states import SessionStatus
 from proxyd.limits import raise_descriptors
+from proxyd.loop.poller import ALONE_TURNS
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.pace import Pace
 from proxyd.metering.session import LiveSession
@@ -484,3 +486,105 @@ async def test_a_transfer_that_would_soon_not_have_to_wait_goes_on(
         made.start()
         await made.loop.sock_sendall(made.client, data)
         assert await made.exactly(made.target, len(data)) == data
+
+
+# --- messages that come alone --------------------------------------------------------------------
+
+
+async def echoed(made: Scene, size: int) -> None:
+    """Send a message to the target and the same back."""
+    for source, sink in ((made.client, made.target), (made.target, made.client)):
+        await made.loop.sock_sendall(source, pattern(size))
+        assert await made.exactly(sink, size) == pattern(size)
+
+
+@asynccontextmanager
+async def scene_apart(quota: int = QUOTA) -> AsyncIterator[Scene]:
+    """A relay whose sockets were set apart, after `2 * ALONE_TURNS` bytes each way."""
+    async with scene(quota) as made:
+        made.start()
+        for _ in range(2 * ALONE_TURNS):
+            await echoed(made, 1)
+        assert are_apart(made) == [True, True]
+        assert (made.relay.bytes_up, made.relay.bytes_down) == (2 * ALONE_TURNS, 2 * ALONE_TURNS)
+        yield made
+
+
+def are_apart(made: Scene) -> list[bool]:
+    socks = (made.relay._client, made.relay._target)
+    return [made.reactor.poller.is_apart(sock.fileno()) for sock in socks]
+
+
+async def test_the_halves_of_a_relay_set_apart_end_one_by_one() -> None:
+    async with scene_apart() as made:
+        made.client.shutdown(socket.SHUT_WR)
+        assert await made.rest(made.target) == b""
+        assert made.closed == 0
+        assert are_apart(made) == [False, True], "the loop would be told of the end for ever"
+        await made.loop.sock_sendall(made.target, pattern(100))
+        assert await made.exactly(made.client, 100) == pattern(100)
+        made.target.shutdown(socket.SHUT_WR)
+        assert await made.rest(made.client) == b""
+        await until(lambda: made.closed == 1, "both have ended")
+
+
+@pytest.mark.parametrize("is_by_client", [False, True])
+async def test_a_reset_of_a_socket_set_apart_is_passed_on(is_by_client: bool) -> None:
+    async with scene_apart() as made:
+        sides = (made.client, made.target) if is_by_client else (made.target, made.client)
+        closing.close_with_reset(sides[0])
+        sides[0].close()
+        with pytest.raises(ConnectionResetError):
+            await made.rest(sides[1])
+        assert made.relay.is_broken
+
+
+async def test_bulk_through_sockets_set_apart_arrives_and_they_rejoin() -> None:
+    async with scene_apart() as made:
+        await through(made, made.client, made.target, MEGABYTES)
+        await through(made, made.target, made.client, MEGABYTES)
+        assert are_apart(made) == [False, False]
+        assert made.relay.bytes_up == made.relay.bytes_down == MEGABYTES + 2 * ALONE_TURNS
+
+
+async def test_a_sink_set_apart_that_stalls_gets_everything_in_the_end() -> None:
+    async with scene_apart() as made:
+        sending = made.loop.create_task(made.loop.sock_sendall(made.client, pattern(MEGABYTES)))
+        await until(lambda: not are_apart(made)[1], "the target's socket is watched for writing")
+        assert await made.exactly(made.target, MEGABYTES) == pattern(MEGABYTES)
+        await sending
+        await echoed(made, 1)
+
+
+async def test_a_sink_that_was_watched_for_writing_is_watched_again_after_it_was_apart() -> None:
+    async with scene_apart() as made:
+        for _ in range(2):
+            sending = made.loop.create_task(made.loop.sock_sendall(made.client, pattern(MEGABYTES)))
+            await until(lambda: not are_apart(made)[1], "the target's socket is not apart")
+            assert await made.exactly(made.target, MEGABYTES) == pattern(MEGABYTES)
+            await sending
+            while are_apart(made) != [True, True]:
+                await echoed(made, 1)
+
+
+async def test_a_budget_ends_to_the_byte_behind_sockets_set_apart() -> None:
+    async with scene_apart(quota=4 * ALONE_TURNS + 10) as made:
+        await made.loop.sock_sendall(made.client, pattern(11))
+        await until(lambda: made.exhausted, "the budget is used")
+        assert await made.rest(made.target) == pattern(11)[:10]
+        assert made.session.used == 4 * ALONE_TURNS + 10
+
+
+async def test_urgent_data_does_not_wake_a_relay_set_apart_for_ever() -> None:
+    async with scene_apart() as made:
+        made.client.send(b"!", socket.MSG_OOB)
+        arrived = select.poll()
+        arrived.register(made.relay._client.fileno(), select.POLLPRI)
+        await until(lambda: bool(arrived.poll(0)), "urgent data is there")
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert are_apart(made) == [True, True]
+        for apart in made.reactor.poller._apart.values():
+            assert apart._epoll.poll(0, 1) == [], "the loop is told nothing"
+        made.client.send(b"behind")
+        assert await made.exactly(made.target, 6) == b"behind"
