@@ -66,11 +66,10 @@ async def test_a_field_that_is_there_twice_is_refused_and_costs_nothing(service:
     buyer = await service.person(usd="10")
     twice = {"Content-Type": "application/json"}
     body = b'{"gb": 0.001, "gb": 0.002}'
-    answer = await service.call("POST", BUY, token=buyer.token, raw=body, headers=STRICT | twice)
-    assert (answer.status, answer.code, answer.field) == (400, "invalid_field", "gb")
+    for headers in (STRICT | twice, twice):
+        answer = await service.call("POST", BUY, token=buyer.token, raw=body, headers=headers)
+        assert (answer.status, answer.code, answer.field) == (400, "invalid_field", "gb")
     assert await service.balance(buyer) == 10
-    answer = await service.call("POST", BUY, token=buyer.token, raw=body, headers=twice)
-    assert answer.body["cost_usd"] == 0.002
 
 
 def test_more_preferences_than_any_client_has_are_ignored() -> None:

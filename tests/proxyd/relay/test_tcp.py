@@ -30,6 +30,7 @@ from proxyd.relay.tcp import Relay
 
 QUOTA = 10**9
 MEGABYTES = 6_000_000
+SMALL_BUFFER_BYTES = 65_536
 
 
 def connected() -> tuple[socket.socket, socket.socket]:
@@ -510,6 +511,12 @@ async def scene_apart(quota: int = QUOTA) -> AsyncIterator[Scene]:
         yield made
 
 
+def keep_small_buffers(made: Scene) -> None:
+    """Let the target stall the relay: the kernel would enlarge buffers until all fits in them."""
+    made.target.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER_BYTES)
+    made.relay._target.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER_BYTES)
+
+
 def are_apart(made: Scene) -> list[bool]:
     socks = (made.relay._client, made.relay._target)
     return [made.reactor.poller.is_apart(sock.fileno()) for sock in socks]
@@ -549,6 +556,7 @@ async def test_bulk_through_sockets_set_apart_arrives_and_they_rejoin() -> None:
 
 async def test_a_sink_set_apart_that_stalls_gets_everything_in_the_end() -> None:
     async with scene_apart() as made:
+        keep_small_buffers(made)
         sending = made.loop.create_task(made.loop.sock_sendall(made.client, pattern(MEGABYTES)))
         await until(lambda: not are_apart(made)[1], "the target's socket is watched for writing")
         assert await made.exactly(made.target, MEGABYTES) == pattern(MEGABYTES)
@@ -558,6 +566,7 @@ async def test_a_sink_set_apart_that_stalls_gets_everything_in_the_end() -> None
 
 async def test_a_sink_that_was_watched_for_writing_is_watched_again_after_it_was_apart() -> None:
     async with scene_apart() as made:
+        keep_small_buffers(made)
         for _ in range(2):
             sending = made.loop.create_task(made.loop.sock_sendall(made.client, pattern(MEGABYTES)))
             await until(lambda: not are_apart(made)[1], "the target's socket is not apart")

@@ -102,6 +102,15 @@ def processes_of(name: str) -> list[int]:
     return sorted(set(family(outermost)))
 
 
+def without_internal_signals(line: str) -> str:
+    """Return a line of /proc/self/status without signals 32 and 33.
+
+    They are the C library's own. It ignores them in a process started by one that has had threads.
+    """
+    name, _, mask = line.partition(":\t")
+    return f"{name}:\t{int(mask, 16) & ~(3 << 31):016x}" if name.startswith("SigIgn") else line
+
+
 def test_a_job_in_a_sandbox_that_waited_finds_what_any_job_finds(
     agent: WorkerAgent, market: WorkerMarket
 ) -> None:
@@ -117,6 +126,7 @@ def test_a_job_in_a_sandbox_that_waited_finds_what_any_job_finds(
         assert look["env"].pop(LABEL) == f"{job.id}-1"
         assert look["env"].pop("PS1", "") == ""
         sizes.append(look["limits"].pop(0))
+        look["status"] = [without_internal_signals(line) for line in look["status"]]
         found.append(look)
     assert len({*used}) == 3
     assert found[0] == found[1] == found[2]
