@@ -4,7 +4,7 @@
 export class Turns {
   #newest = 0;
 
-  // Begins a turn; returns a function that tells whether it is the newest one.
+  // Begins a turn; returns a function whose result is whether it is the newest one.
   begin() {
     this.#newest += 1;
     const mine = this.#newest;

@@ -204,7 +204,16 @@ async def post(
 
 async def parties(tx: Transaction, job_id: str) -> list[str]:
     """Return the buyer of a job and the workers whose pay was reviewed."""
+    return _sides(await review_queries.of_job(tx, job_id))
+
+
+async def disputing(tx: Transaction, job_id: str) -> list[str]:
+    """Return the buyer of a job and the workers whose pay is disputed now; [] without a dispute."""
     rows = await review_queries.of_job(tx, job_id)
+    return _sides([row for row in rows if row.state == ReviewStatus.DISPUTED])
+
+
+def _sides(rows: list[ReviewRow]) -> list[str]:
     return list(dict.fromkeys(each for row in rows for each in (row.buyer_id, row.user_id)))
 
 

@@ -57,8 +57,6 @@ POSTERS: Mapping[Action, Poster] = {
     Action.PAYMENT_CREDIT: doubts.post,
     Action.DEBT_FORGIVE: forgiving.post,
 }
-# Acts whose reason their users read once they took place.
-SHOWN = frozenset((Action.JOB_DECIDE, Action.CASE_DECIDE))
 
 
 class Refused(Struct, frozen=True):
@@ -110,10 +108,12 @@ async def approve(
         post = posters.get(new.action)
         if post is None:
             raise MarketError(Code.NOT_PERMITTED, "A command on the machine approves this act.")
+        readers = await _readers(tx, waiting)  # before the act: it ends a dispute
         outcome, changes = await post(
             tx, context, new, Posting(waiting.asked_by, waiting.id, waiting.log_number)
         )
-        shown = await _show_reason(tx, context, waiting) if new.action in SHOWN else {}
+        why_asked = await judging_queries.text_of(tx, waiting.log_number)
+        shown = await show_reason(tx, context, readers, why_asked)
         return outcome, {**changes, **shown, "decision": (None, Decision.APPROVED)}
 
     text = reason(why) if why else None
@@ -205,12 +205,14 @@ async def _require_asker(tx: Transaction, row: ApprovalRow) -> None:
         )
 
 
-async def _show_reason(tx: Transaction, context: Context, row: ApprovalRow) -> Changes:
-    """Write the reason of an approved act for its users: for both sides of a dispute."""
-    users = [row.user_id]
+async def _readers(tx: Transaction, row: ApprovalRow) -> list[str]:
+    """Return the users who read the reason of an act once it took place: both sides of a dispute.
+
+    Most acts have none.
+    """
     if row.action == Action.JOB_DECIDE:
-        users = await judging.parties(tx, json.loads(row.payload)["job"])
-    return await show_reason(tx, context, users, await judging_queries.text_of(tx, row.log_number))
+        return await judging.disputing(tx, json.loads(row.payload)["job"])
+    return [row.user_id] if row.action == Action.CASE_DECIDE else []
 
 
 def _amount_of(row: ApprovalRow) -> Amount:

@@ -527,7 +527,7 @@ async def test_the_halves_of_a_relay_set_apart_end_one_by_one() -> None:
         made.client.shutdown(socket.SHUT_WR)
         assert await made.rest(made.target) == b""
         assert made.closed == 0
-        assert are_apart(made) == [False, True], "the loop would be told of the end for ever"
+        assert are_apart(made) == [False, True], "the end would wake the loop for ever"
         await made.loop.sock_sendall(made.target, pattern(100))
         assert await made.exactly(made.client, 100) == pattern(100)
         made.target.shutdown(socket.SHUT_WR)
@@ -594,6 +594,6 @@ async def test_urgent_data_does_not_wake_a_relay_set_apart_for_ever() -> None:
             await asyncio.sleep(0)
         assert are_apart(made) == [True, True]
         for apart in made.reactor.poller._apart.values():
-            assert apart._epoll.poll(0, 1) == [], "the loop is told nothing"
+            assert apart._epoll.poll(0, 1) == [], "nothing wakes the loop"
         made.client.send(b"behind")
         assert await made.exactly(made.target, 6) == b"behind"

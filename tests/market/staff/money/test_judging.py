@@ -12,8 +12,9 @@ from support.market.staff import ROOT, acting, member
 from support.market.staff_money import ASKER, CREDIT, LIMITS, NOTHING, SECOND
 
 from market.base.errors import Code, MarketError
+from market.deploys.deploys import NewDeploy
 from market.erasure.acts import OwnActs
-from market.money.money import MICRO
+from market.money.money import MICRO, Currency
 from market.staff.audit import audit_all
 from market.staff.base.roles import Author, Machine, Role
 from market.staff.money import approvals, judging
@@ -143,6 +144,37 @@ async def test_a_large_decision_waits_for_a_second_person(market: Market) -> Non
     for person in (buyer, worker):
         assert await reasons(market, person) == {("approval.approve", "read the log")}
     assert await reasons(market, await market.person()) == set()
+    assert (await audit_all(market.store)).passed
+
+
+async def test_only_workers_whose_pay_is_disputed_read_the_reason(market: Market) -> None:
+    buyer, workers = await market.person("3"), [await market.person(), await market.person()]
+    service = NewDeploy(
+        job_name="a service",
+        job_type="Docker",
+        gpu_model="A100",
+        gpu_count=1,
+        duration_hrs=2,
+        replicas=1,
+        currency=Currency.USD,
+        image="web:1",
+    )
+    deploy_id = (await market.deploys.create(buyer, service)).id
+    [job_id] = (await market.deploys.find(buyer, deploy_id)).job_ids
+    for worker in workers:  # the pay of the first one is over when the second one's is disputed
+        device = await on(market, job_id, worker)
+        market.clock.now += 900
+        await market.jobs.fail(device, job_id, "crashed")
+        market.clock.now += 24 * 3_600 - 1
+    assert await market.reviews.expire() == 1
+    await market.reviews.dispute(buyer, job_id, "slow")
+    asked = (await decide(market, job_id, UPHOLD, ASKER, NOTHING)).outcome
+    assert asked.state is State.WAITS
+    await approve(market.context, SECOND, asked.id)
+    first, second = workers
+    assert await reasons(market, first) == set()
+    for person in (buyer, second):
+        assert await reasons(market, person) == {("approval.approve", "read the log")}
     assert (await audit_all(market.store)).passed
 
 
