@@ -25,7 +25,7 @@ OBJECTS_MAX = 5_000
 TEXTS_MAX = 50_000
 LISTS_MAX = 20_000
 VALUES_MAX = 100_000
-# What begins or separates the parts of a body.
+# The character that begins or separates each kind of part, and the largest number of it.
 _PARTS = ((b"{", OBJECTS_MAX, "objects"), (b"[", LISTS_MAX, "lists"), (b",", VALUES_MAX, "values"))
 NAME_SHOWN_CHARACTERS = 64  # of a field that no type knows
 _WHOLE = re.compile(r"-?[0-9]+")

@@ -17,7 +17,7 @@ _JOINERS = frozenset("\u200c\u200d")
 def can_be_shown(text: str) -> bool:
     """Return whether the lines of a text have no control characters, also none of directions.
 
-    Spaces of any width and joiners are part of what people write.
+    People write spaces of any width, and joiners.
     """
     return all(
         each.isprintable()
