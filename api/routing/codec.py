@@ -23,6 +23,10 @@ COUNTED_FROM_BYTES = 64 * 1024
 # Of a larger body: far more than any path takes. Each object takes a microsecond or two.
 OBJECTS_MAX = 5_000
 TEXTS_MAX = 50_000
+LISTS_MAX = 20_000
+VALUES_MAX = 100_000
+# The character that begins or separates each kind of part, and the largest number of it.
+_PARTS = ((b"{", OBJECTS_MAX, "objects"), (b"[", LISTS_MAX, "lists"), (b",", VALUES_MAX, "values"))
 NAME_SHOWN_CHARACTERS = 64  # of a field that no type knows
 _WHOLE = re.compile(r"-?[0-9]+")
 
@@ -109,9 +113,9 @@ _NAMES = json.JSONDecoder(object_pairs_hook=_once, parse_int=len, parse_float=le
 
 
 def check_number(body: bytes) -> None:
-    """Check that reading the objects and texts of a body takes some milliseconds at most.
+    """Check that reading the objects, lists and texts of a body takes some milliseconds at most.
 
-    Brackets in texts do not count.
+    Brackets and commas in texts do not count.
 
     Raises:
         MarketError: `invalid_field`.
@@ -121,12 +125,13 @@ def check_number(body: bytes) -> None:
     if body.count(b'"') > 2 * TEXTS_MAX:
         message = f"The body has more than {TEXTS_MAX} texts, or quotation marks in them."
         raise MarketError(Code.INVALID_FIELD, message)
-    if body.count(b"{") <= OBJECTS_MAX:
+    many = [(mark, most, name) for mark, most, name in _PARTS if body.count(mark) > most]
+    if not many:
         return
-    outside = body.replace(BACKSLASH, b"").replace(QUOTE, b"").split(b'"')[::2]
-    if sum(each.count(b"{") for each in outside) > OBJECTS_MAX:
-        message = f"The body has more than {OBJECTS_MAX} objects."
-        raise MarketError(Code.INVALID_FIELD, message)
+    outside = b"".join(body.replace(BACKSLASH, b"").replace(QUOTE, b"").split(b'"')[::2])
+    for mark, most, name in many:
+        if outside.count(mark) > most:
+            raise MarketError(Code.INVALID_FIELD, f"The body has more than {most} {name}.")
 
 
 def convert_query(query: Mapping[str, str | File], kind: type[_Body]) -> _Body:

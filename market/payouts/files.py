@@ -44,6 +44,7 @@ FORMULA = "=+-@\t\r\n"
 _FORMULA_PART = re.compile(rf"(?:^|(?<=[;,\t\r\n]))(?= *[{re.escape(FORMULA)}])")
 FILE_MAX_BYTES = 4 * 1024 * 1024
 LINES_MAX = 10_000
+COLUMNS_MAX = 100  # of a list that comes back; each line has a cell of each
 # The characters of SEPA (EPC217-08).
 _SEPA = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/-?:().,'+ ")
 _CENT = Decimal("0.01")
@@ -224,11 +225,12 @@ def read_outcomes(content: bytes) -> list[Line]:
         raise _invalid("It is not UTF-8 text.") from None
     if "\0" in text:
         raise _invalid("It has a character U+0000.")
+    if text.count("\n") + text.count("\r") > 2 * LINES_MAX:  # the reader passes empty lines by
+        raise _invalid(f"It has more than {LINES_MAX} lines.")
     delimiter = ";" if ";" in text.partition("\n")[0] else ","
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
-        if not set(reader.fieldnames or ()) >= NEEDED_COLUMNS:
-            raise _invalid(f"Its first line names at least {', '.join(sorted(NEEDED_COLUMNS))}.")
+        _check_columns(reader.fieldnames or ())
         lines = []
         for row in reader:
             if reader.line_num > LINES_MAX:
@@ -240,6 +242,16 @@ def read_outcomes(content: bytes) -> list[Line]:
         number, most = reader.reader.line_num, csv.field_size_limit()
         raise _invalid(f"Line {number}: a cell has more than {most} characters.") from error
     return lines
+
+
+def _check_columns(names: Sequence[str]) -> None:
+    if len(names) > COLUMNS_MAX:
+        raise _invalid(f"It has more than {COLUMNS_MAX} columns.")
+    if not set(names) >= NEEDED_COLUMNS:
+        raise _invalid(f"Its first line names at least {', '.join(sorted(NEEDED_COLUMNS))}.")
+    for name in COLUMNS:
+        if names.count(name) > 1:  # a person may read the first, and this reads the last
+            raise _invalid(f"Its first line names {name} twice.")
 
 
 def _line(number: int, row: dict[str, str | None]) -> Line | None:

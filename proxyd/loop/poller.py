@@ -217,14 +217,13 @@ class Poller:
         if len(self._apart) >= APART_MAX:
             self._rejoin(next(iter(self._apart)))
         try:
-            apart = _Apart(self, fd, watcher)
+            apart = _Apart(self, self._loop, fd, watcher)
         except OSError as error:  # no descriptor, or no watch: the socket stays with the others
             _logger.debug("a socket is not set apart: %s", error)
             return
         # It stays registered, so that it needs no memory to rejoin.
         self._epoll.modify(fd, _WATCH_NOTHING)
         self._apart[fd] = apart
-        self._loop.add_reader(apart.fileno(), apart.turn)
 
     def _rejoin(self, fd: int) -> None:
         """Watch a socket with the others again, which was set apart."""
@@ -240,7 +239,7 @@ class Poller:
 
 @final
 class _Apart:
-    """The epoll set of one socket.
+    """The epoll set of one socket, watched by the loop until `Poller` drops it.
 
     Raises:
         OSError: there is no descriptor for it, or the kernel watches no more.
@@ -248,13 +247,16 @@ class _Apart:
 
     __slots__ = ("_epoll", "_poller", "fd", "watcher")
 
-    def __init__(self, poller: Poller, fd: int, watcher: Reader) -> None:
+    def __init__(
+        self, poller: Poller, loop: asyncio.AbstractEventLoop, fd: int, watcher: Reader
+    ) -> None:
         self._poller = poller
         self._epoll: Epoll = select.epoll()
         self.fd = fd
         self.watcher = watcher
         try:
             self._epoll.register(fd, READABLE)
+            loop.add_reader(self._epoll.fileno(), self.turn)
         except OSError:
             self._epoll.close()
             raise

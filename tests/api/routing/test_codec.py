@@ -17,8 +17,10 @@ from support.base.cases import cases
 from support.base.cost import seconds_of
 
 from api.routing.codec import (
+    LISTS_MAX,
     OBJECTS_MAX,
     TEXTS_MAX,
+    VALUES_MAX,
     Decoder,
     Money,
     Size,
@@ -504,7 +506,7 @@ def test_a_wrong_query_parameter_is_named(name: str, text: str, words: str) -> N
     assert caught.value.message == f"{name} must be {words}."
 
 
-def test_a_body_has_a_bounded_number_of_objects_and_texts() -> None:
+def test_a_body_has_a_bounded_number_of_parts() -> None:
     def problem(data: bytes) -> str:
         try:
             check_number(data)
@@ -516,11 +518,30 @@ def test_a_body_has_a_bounded_number_of_objects_and_texts() -> None:
     assert problem(objects) == "The body has more than 5000 objects."
     texts = b"[" + b",".join([b'""'] * (TEXTS_MAX + 1)) + b"]"
     assert problem(texts) == "The body has more than 50000 texts, or quotation marks in them."
-    # A bracket in a text is no object.
+    lists = b"[" + b",  ".join([b"[]"] * LISTS_MAX) + b"]"
+    assert problem(lists) == "The body has more than 20000 lists."
+    values = b"1," * VALUES_MAX
+    assert not problem(b"[" + values + b"1]")
+    assert problem(b"[" + values + b"1,1]") == "The body has more than 100000 values."
+    # Nothing in a text is a part.
+    assert not problem(b'{"script": "' + b"[," * 200_000 + b'"}')
     assert not problem(b'{"script": "' + b"{" * 100_000 + b'"}')
     assert not problem(rb'{"script": "\\\"' + b"{" * 100_000 + rb'\\"}')
     assert problem(b"{" * 100_000)
     assert not problem(b'{"script": "' + b"a" * 1_000_000 + b'"}')
+
+
+@cases("written", [b"[" * 400 + b"]" * 400 + b",", b"[],", b"1,", b'"",', b'{"a":0},'])
+def test_the_largest_body_is_read_at_once(written: bytes) -> None:
+    size = 1_048_576
+    data = b'{"text": "text", "x": [' + written * (size // len(written)) + b"0]}"
+
+    def read() -> None:
+        with suppress(MarketError):
+            check_number(data)
+            EVERYTHING.decode(data)
+
+    assert seconds_of(read) < 0.03
 
 
 @cases("written", [b'{"name":""},', b'"",', b"{},", b'{"a":"\\"},', b'"{{{{",', b'""{",'])

@@ -191,6 +191,22 @@ def test_a_cell_that_is_too_large_is_refused_with_its_line() -> None:
         read_outcomes(table(f"{ID},1.00,paid,", "x" * 200_000 + ",1.00,paid,"))
 
 
+@cases(
+    ("head", "rest", "words"),
+    [
+        ("payout_id,amount_usd,outcome", "\n" * 4_000_000, "more than 10000 lines"),
+        ("payout_id,amount_usd,outcome", "\r" * 4_000_000, "more than 10000 lines"),
+        ("payout_id,amount_usd,outcome" + ",a" * 98, "\na,1,paid" * 9, "more than 100 columns"),
+        ("payout_id,amount_usd,outcome,amount_usd", "", "names amount_usd twice"),
+    ],
+)
+def test_a_file_that_takes_long_or_means_two_things_is_refused(
+    head: str, rest: str, words: str
+) -> None:
+    with pytest.raises(MarketError, match=words):
+        read_outcomes((head + rest).encode())
+
+
 def test_a_file_without_a_needed_column_is_refused_with_their_names() -> None:
     with pytest.raises(MarketError, match="at least amount_usd, outcome, payout_id"):
         read_outcomes(b"payout_id,amount_usd,outcom\n")

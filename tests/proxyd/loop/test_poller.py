@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 from support.base.waiting import until
@@ -429,6 +430,34 @@ async def test_a_socket_stays_with_the_others_where_no_descriptor_is_left(
         await reading.hears(b"x")
     assert not reading.is_apart
     assert "a socket is not set apart: [Errno 24]" in caplog.text
+
+
+class FullLoop:
+    """An event loop that soon has no room to watch another descriptor."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.time, self.remove_reader = loop.time, loop.remove_reader
+        self._add = loop.add_reader
+        self.is_full = False
+
+    def add_reader(self, fd: int, callback: Callable[..., object]) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        self._add(fd, callback)
+
+
+async def test_a_socket_stays_with_the_others_where_the_loop_watches_no_more() -> None:
+    loop = FullLoop()
+    poller = Poller(cast(asyncio.AbstractEventLoop, loop))
+    loop.is_full = True
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with closing(Reading(poller)) as each:
+        for _ in range(ALONE_TURNS + 2):
+            await each.hears(b"x")
+        assert not each.is_apart
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    poller.close()
 
 
 async def test_the_successor_of_a_socket_set_apart_hears_of_its_own(
