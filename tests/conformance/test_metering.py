@@ -98,9 +98,9 @@ def unread(sock: socket.socket) -> int:
 
 
 def finally_unread(sock: socket.socket) -> int:
-    """Return the same number, which grows no more: the kernel drops whatever arrives from now on.
+    """Return the final number of these bytes: the kernel drops all later packets.
 
-    Without that, a late segment is acknowledged after the number was read.
+    Otherwise the kernel acknowledges a late segment after the count.
     """
     code = ctypes.create_string_buffer(DROP_ALL, len(DROP_ALL))
     program = struct.pack("HP", 1, ctypes.addressof(code))
