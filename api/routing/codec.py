@@ -77,24 +77,16 @@ class Decoder(Generic[_Body]):
             MarketError: `invalid_field`, naming the field where there is one to blame.
         """
         try:
-            body.decode()  # also the ignored parts: a body that is no UTF-8 is no JSON
+            text = body.decode()  # also the ignored parts: a body that is no UTF-8 is no JSON
             if NUL in body and NUL in body.replace(BACKSLASH, b"  "):
                 raise MarketError(Code.INVALID_FIELD, "A text contains the character U+0000.")
-            return _with_names_once(self._decoder.decode(body), body)
+            decoded = self._decoder.decode(body)
+            _NAMES.decode(text)  # readers differ about an object that has a field twice
         except msgspec.ValidationError as error:
             raise validation_messages.of_value(error, self._kind, from_text=False) from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise validation_messages.of_syntax(error, body) from error
-
-
-def _with_names_once(decoded: _Body, body: bytes) -> _Body:
-    """Return a decoded body if none of its objects has a field twice: readers differ about those.
-
-    Raises:
-        MarketError: `invalid_field`.
-    """
-    _NAMES.decode(body.decode())
-    return decoded
+        return decoded
 
 
 def _once(pairs: list[tuple[str, object]]) -> None:
