@@ -2,12 +2,23 @@
 
 import re
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import NamedTuple
 
 SQLITE = "sqlite:///"
 # One server or several, each with its port: nothing that could be a part of a password.
 _HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[\w.%-]+)(?::\d+)?"
 _HOSTS = re.compile(rf"(?:{_HOST}(?:,{_HOST})*)?")
+# RFC 3986, appendix B. `urllib` refuses a list of servers with an IPv6 address in brackets.
+_URL = re.compile(r"postgres(?:ql)?://([^/?#]*)([^?#]*)(?:\?([^#]*))?(?:#.*)?", re.DOTALL)
+
+
+class Parts(NamedTuple):
+    """The parts of the URL of a PostgreSQL database."""
+
+    login: str  # user and password
+    hosts: str  # one server or several, separated by commas, each with its port
+    path: str  # `/` and the database
+    query: str
 
 
 def is_sqlite(url: str) -> bool:
@@ -20,6 +31,22 @@ def is_postgres(url: str) -> bool:
     return url.startswith(("postgresql://", "postgres://"))
 
 
+def parts_of(url: str) -> Parts:
+    """Split the URL of a PostgreSQL database.
+
+    Raises:
+        ValueError: it is no such URL, or an `@` of the password could separate login and hosts.
+    """
+    found = _URL.fullmatch(url)
+    if found is None:
+        raise ValueError("storage.url is not a URL of a PostgreSQL database")
+    authority, path, query = found.groups(default="")
+    login, _, hosts = authority.rpartition("@")
+    if "@" in login or "@" in path:
+        raise ValueError("storage.url has an @ that is not written %40")
+    return Parts(login, hosts, path, query)
+
+
 def place(url: str) -> str:
     """Return a database's path, or its server and name; the URL's user and password are left out.
 
@@ -29,10 +56,9 @@ def place(url: str) -> str:
     if url.startswith(SQLITE):
         return str(Path(url.removeprefix(SQLITE)).resolve())
     try:
-        parts = urlsplit(url)
-        login, _, hosts = parts.netloc.rpartition("@")
+        parts = parts_of(url)
     except ValueError:
         return "the PostgreSQL database"
-    if "@" in parts.path or "@" in login or not _HOSTS.fullmatch(hosts):
+    if not _HOSTS.fullmatch(parts.hosts):
         return "the PostgreSQL database"
-    return f"postgresql://{hosts}{parts.path}"
+    return f"postgresql://{parts.hosts}{parts.path}"

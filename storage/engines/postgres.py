@@ -582,7 +582,10 @@ async def _open(
 
 def _reason(error: BaseException) -> str:
     """Return why a database cannot be opened; a URL that cannot be read is not repeated."""
-    if isinstance(error, ValueError):
+    if isinstance(error, ValueError):  # the driver's own message may repeat a part of the URL
+        own = str(error)
+        if own.startswith("storage.url "):
+            return own
         return "storage.url is not a URL of a PostgreSQL database"
     message = message_of(error)
     if "unsupported startup parameter" in message:

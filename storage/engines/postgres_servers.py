@@ -27,13 +27,13 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote
 from weakref import WeakSet
 
 import asyncpg
 
 from storage.engines.errors import Cause, UnavailableError
-from storage.engines.place import place
+from storage.engines.place import parts_of, place
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
@@ -299,10 +299,12 @@ class Servers:
         }
         settings: Any = options.get("server_settings", {})
         arguments["server_settings"] = {"application_name": APPLICATION, **settings}
+        url = self._url
         if server is not None:
             arguments |= {"host": [server.host], "port": [server.port]}
+            url = _without_hosts(url)
         arguments["connection_class"] = ServerConnection
-        connection: ServerConnection = await asyncpg.connect(self._url, **arguments)
+        connection: ServerConnection = await asyncpg.connect(url, **arguments)
         connection.server = self._name(server)
         connection.made_at = asyncio.get_running_loop().time()
         try:
@@ -410,12 +412,9 @@ def servers_of(url: str) -> Sequence[Server | None]:
     Raises:
         ValueError: the URL cannot be understood.
     """
-    parts = urlsplit(url)
+    parts = parts_of(url)
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    hosts = parts.netloc.partition("@")[2] if "@" in parts.netloc else parts.netloc
-    if "@" in hosts or "@" in parts.path:  # a part of the password would be taken for a server
-        raise ValueError("storage.url has an @ that is not written %40")
-    each = hosts.split(",") if hosts else query.get("host", "").split(",")
+    each = parts.hosts.split(",") if parts.hosts else query.get("host", "").split(",")
     if len(each) == 1:
         return [None]
     ports = query.get("port", "").split(",")
@@ -426,10 +425,19 @@ def servers_of(url: str) -> Sequence[Server | None]:
     return [_server(spec, port) for spec, port in zip(each, ports, strict=True)]
 
 
+def _without_hosts(url: str) -> str:
+    """Return a URL without its servers, which the driver cannot split in every case."""
+    login, _, path, query = parts_of(url)
+    at = "@" if login else ""
+    return f"postgresql://{login}{at}{path}" + (f"?{query}" if query else "")
+
+
 def _server(spec: str, port: str) -> Server:
     """Return the server of one part of a list, whose own port counts before the list's."""
     if spec.startswith("["):
-        host, _, own = spec[1:].partition("]")
+        host, end, own = spec[1:].partition("]")
+        if not end:
+            raise ValueError("storage.url has an IPv6 address without its closing bracket")
         own = own.removeprefix(":")
     elif spec.startswith("/"):
         host, own = spec, ""

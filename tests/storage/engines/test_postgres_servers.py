@@ -68,11 +68,20 @@ def test_the_servers_of_a_url(url: str, expected: list[Server | None]) -> None:
         "postgresql://u@[::1,m2/db",
         "postgresql://u:pa@ssword@m1,m2/db",
         "postgresql://u:12,pass/word@m1/db",
+        "mysql://u@m1,m2/db",
     ],
 )
 def test_a_list_of_servers_that_cannot_be_read_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match=r"storage\.url|Invalid IPv6 URL"):
+    with pytest.raises(ValueError, match=r"storage\.url"):
         servers_of(url)
+
+
+async def test_each_server_of_a_list_is_tried_at_its_own_address() -> None:
+    servers = Servers("postgresql://ada:s3cr3t@127.0.0.1:1,[::1]:2/books?sslmode=disable")
+    with pytest.raises(UnavailableError) as caught:
+        await servers.connect()
+    assert "127.0.0.1:1 fails (" in str(caught.value)
+    assert "[::1]:2 fails (" in str(caught.value)
 
 
 def test_a_position_is_written_as_postgresql_writes_it() -> None:
