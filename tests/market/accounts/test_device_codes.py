@@ -186,6 +186,7 @@ async def test_a_login_that_does_not_end_takes_nothing_back(market: Market) -> N
     await codes.redeem(asked.device_code)
 
 
+@pytest.mark.both_engines
 async def test_a_program_that_asks_too_often_waits_longer_each_time(market: Market) -> None:
     codes = market.device_codes
     asked = await begun(codes)

@@ -92,6 +92,7 @@ async def test_a_later_one_takes_the_place_of_an_earlier(store: Store, box: Outb
     assert (await taken(box)).payload == b"second"
 
 
+@pytest.mark.both_engines
 async def test_a_later_one_is_not_deleted_with_the_one_that_was_being_sent(
     store: Store, box: Outbox
 ) -> None:

@@ -43,6 +43,7 @@ async def asked_about(market: Market, text: str, user_id: str | None, **more: st
     return said.text
 
 
+@pytest.mark.both_engines
 async def test_without_a_model_the_account_answers(market: Market) -> None:
     user = await market.person("3.5", "120")
     await market.bandwidth.buy(user, quota_bytes=2 * GB, price_per_gb=None)

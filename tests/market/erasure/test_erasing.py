@@ -96,6 +96,7 @@ async def test_a_stranger_cannot_take_the_names_of_a_stub(market: Market) -> Non
     assert await market.store.read(closures.is_shut, user)
 
 
+@pytest.mark.both_engines
 async def test_the_address_of_a_suspended_user_opens_no_account_for_two_years(
     market: Market,
 ) -> None:

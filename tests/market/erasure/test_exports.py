@@ -79,6 +79,7 @@ async def _secrets_in(tx: Transaction, text: str) -> list[str]:
     return found
 
 
+@pytest.mark.both_engines
 async def test_pages_of_rows_follow_each_other(market: Market) -> None:
     user = await market.person()
     keys = [{"user_id": user, "id": f"{number:04}"} for number in range(1_203)]
@@ -183,6 +184,7 @@ async def test_an_export_leaves_the_reserve_of_the_disk_free(
     (await exports_of(market, ExportPlace(tmp_path / "exports", 1)).open(user, asked.id)).close()
 
 
+@pytest.mark.both_engines
 async def test_logs_are_in_the_export_within_its_bound(market: Market, tmp_path: Path) -> None:
     who = await person(market)
     files = LogFiles(tmp_path / "logs", keep_bytes=1 << 20)

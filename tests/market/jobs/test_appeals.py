@@ -75,6 +75,7 @@ async def test_of_two_appeals_with_different_reasons_one_is_refused(market: Mark
     assert await refusal(late) is Code.ALREADY_APPEALED
 
 
+@pytest.mark.both_engines
 async def test_the_evidence_stays_while_an_appeal_waits(market: Market) -> None:
     buyer, worker = await market.person(credit="20"), await market.person()
     appealed = await decided(market, buyer, worker, UPHELD)

@@ -342,6 +342,7 @@ async def test_the_log_of_a_disputed_job_stays_until_the_appeal_is_over(
     assert await logs.keeper.sweep() == 1
 
 
+@pytest.mark.both_engines
 async def test_evidence_has_a_bound_too(market: Market, make: Make) -> None:
     buyer, worker = await market.person(credit="100"), await market.person()
     logs = make(bytes_per_user=1_000 // EVIDENCE_TIMES)

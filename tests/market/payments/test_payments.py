@@ -355,6 +355,7 @@ async def test_the_staff_finds_payments_of_a_user_by_their_state(
     assert [row.id for row in found] == [old]
 
 
+@pytest.mark.both_engines
 async def test_a_look_without_news_reads_the_returns_once_for_all_reports(
     market: Market, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -413,6 +414,7 @@ async def test_nobody_takes_the_reference_of_a_payment(market: Market, bank: Ban
     assert deposit_key(reference, Currency.USD).endswith(f"{payment.id}:usd")
 
 
+@pytest.mark.both_engines
 async def test_the_audit_finds_a_payment_without_its_money(market: Market, bank: Bank) -> None:
     user = await market.person()
     payment_id = await paid(market, bank, user)
@@ -427,6 +429,7 @@ async def test_the_audit_finds_a_payment_without_its_money(market: Market, bank:
         await market.payments.receive("bank", {}, bank.notice(payment_id))
 
 
+@pytest.mark.both_engines
 async def test_the_staff_refunds_through_the_provider(market: Market, bank: Bank) -> None:
     user = await market.person()
     payment_id = await paid(market, bank, user)

@@ -139,6 +139,7 @@ async def test_a_crash_or_a_lost_answer_charges_once(market: Market, bank: Bank)
     assert (len(bank.payments), len(await payments(market, user))) == (1, 1)
 
 
+@pytest.mark.both_engines
 async def test_another_name_of_the_site_changes_no_request_of_a_charge(
     market: Market, bank: Bank
 ) -> None:
@@ -263,6 +264,7 @@ async def test_a_card_that_needs_its_owner_pauses(market: Market, bank: Bank) ->
     assert await state(market, user) == "on"
 
 
+@pytest.mark.both_engines
 async def test_a_removed_card_pays_nothing_and_is_removed_at_the_provider(
     market: Market, bank: Bank
 ) -> None:

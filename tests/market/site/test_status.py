@@ -32,6 +32,7 @@ async def states(market: Market) -> dict[str, tuple[str, float | None, float | N
     return {each.name: (each.state, each.day, each.ninety_days) for each in report.components}
 
 
+@pytest.mark.both_engines
 async def test_shares_count_failures_and_gaps(market: Market) -> None:
     market.clock.now = market.clock.now // HOUR * HOUR
     assert (await states(market))["api"] == ("unknown", None, None)
@@ -74,6 +75,7 @@ async def test_visitors_at_the_same_time_cause_one_read(
     assert len(reads) == 4
 
 
+@pytest.mark.both_engines
 async def test_hours_are_kept_for_ninety_days(market: Market) -> None:
     await market.status.look(ALL)
     market.clock.now += 91 * 86_400
@@ -85,6 +87,7 @@ async def test_hours_are_kept_for_ninety_days(market: Market) -> None:
     assert await market.store.read(count) == 1
 
 
+@pytest.mark.both_engines
 async def test_notices_are_shown_until_a_week_after_their_end(market: Market) -> None:
     row = await site.notify(
         market.context, ROOT, severity="warning", title="Work", body="Tonight.", why="planned"

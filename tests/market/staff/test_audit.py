@@ -1,5 +1,6 @@
 """One report has the checks of the ledger, of the staff's money, and of the staff's log."""
 
+import pytest
 from support.market.market import Market
 from support.market.staff import ROOT
 
@@ -19,6 +20,7 @@ async def test_the_report_has_the_checks_of_all(market: Market) -> None:
     assert report.accounts == ledger.accounts
 
 
+@pytest.mark.both_engines
 async def test_a_difference_in_the_log_fails_the_report(market: Market) -> None:
     async def advance_the_head(tx: Transaction) -> None:
         await tx.run("UPDATE staff_log_head SET number = number + 1, hash = 'x'")

@@ -541,6 +541,7 @@ async def authors(market: Market) -> dict[Role, Member]:
 
 
 @cases("action", sorted(set(Action) - ON_ONESELF))
+@pytest.mark.both_engines
 async def test_every_operation_is_tried_by_every_role(
     market: Market, authors: dict[Role, Member], action: Action
 ) -> None:

@@ -150,6 +150,7 @@ async def test_a_check_on_the_machine_is_an_attempt(market: Market) -> None:
     ]
 
 
+@pytest.mark.both_engines
 async def test_old_attempts_and_logins_are_deleted(market: Market) -> None:
     logins, olga = logins_of(market), await member(market, Role.OPERATOR)
     await log_in(logins, olga, olga.factor.codes[0])

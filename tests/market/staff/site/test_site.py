@@ -26,6 +26,7 @@ async def newest_act(market: Market) -> Any:
     return row
 
 
+@pytest.mark.both_engines
 async def test_an_invitation_is_an_act_that_can_be_withdrawn(market: Market) -> None:
     made = await invite(market, uses=3)
     act = await newest_act(market)

@@ -171,6 +171,7 @@ async def test_a_suspended_buyer_gives_a_deploy_no_other_work(market: Market) ->
     assert await rollouts.rollback(user, deploy, 1) == 3
 
 
+@pytest.mark.both_engines
 async def test_a_suspension_ends_by_itself(market: Market) -> None:
     user = await market.person(usd="20")
     start = market.clock.now
