@@ -59,6 +59,6 @@ def place(url: str) -> str:
         parts = parts_of(url)
     except ValueError:
         return "the PostgreSQL database"
-    if not _HOSTS.fullmatch(parts.hosts):
+    if not _HOSTS.fullmatch(parts.hosts) or not parts.path.isprintable():
         return "the PostgreSQL database"
     return f"postgresql://{parts.hosts}{parts.path}"

@@ -30,6 +30,7 @@ def test_a_file_is_named_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.M
             "postgresql://one:5433,[::1]:5432,two/books",
         ),
         ("postgresql:///books?host=/run&password=s3cr3t", "postgresql:///books"),
+        ("postgresql://ada:s3cr3t@db.example/books\nforged line", UNKNOWN),
         ("postgresql://ada:s3/cr@3t@db.example/books", UNKNOWN),
         ("postgresql://ada:s3cr3t@db.example:many/books", UNKNOWN),
         ("postgresql://ada:s3cr3t@[db.example/books", UNKNOWN),
