@@ -75,7 +75,7 @@ class Sweep(NamedTuple):
     seconds: float  # between its runs
     name: str
     run: Callable[[], Awaitable[object]]
-    about: str  # what waits while the store is away, for the log
+    waiting: str  # for the log: the work that waits while the store is away
 
 
 class MarketWork:
