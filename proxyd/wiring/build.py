@@ -9,6 +9,7 @@ the process; the rooms below see a node among nodes.
 import asyncio
 import gc
 import logging
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -16,9 +17,9 @@ from typing import TYPE_CHECKING
 from api.staff.counts import StaffCounts
 from config.settings import Settings
 from market.accounts.tokens import Tokens
-from market.bandwidth.leases import Leases
 from market.base.ids import Identifiers
 from market.events.context import Context
+from proxyctl.protocol.policy import Policy
 from proxyd import __version__
 from proxyd.access import Hour
 from proxyd.compiled import finder
@@ -30,9 +31,10 @@ from proxyd.exits.nodes.peers import Cluster
 from proxyd.exits.nodes.remote import AnyExit
 from proxyd.exits.processes.asking import AskedExits
 from proxyd.gateway import Gateway
-from proxyd.limits import raise_descriptors
+from proxyd.limits import ProxyLimits, raise_descriptors
 from proxyd.loop import clock
 from proxyd.loop.reactor import Reactor
+from proxyd.metering.meter import Meter
 from proxyd.ops.access_log.abuse_watch import AbuseWatch
 from proxyd.ops.access_log.access_log import AccessLog
 from proxyd.ops.access_log.access_place import access_folder, access_key
@@ -45,11 +47,20 @@ from proxyd.readiness import Readiness
 from proxyd.wire.links import link_key
 from proxyd.wiring import slices
 from proxyd.wiring.abuse_stops import Stops
+from proxyd.wiring.app_port import AppPort
 from proxyd.wiring.bounds import USUAL, Bounds
-from proxyd.wiring.build_core import core_of, counting_of
-from proxyd.wiring.build_exits import exit_port, geography_of, way_out
-from proxyd.wiring.build_services import Ports, app_port_of, services_of, staff_port_of, trade_of
+from proxyd.wiring.build_core import Counting, core_of, counting_of
+from proxyd.wiring.build_exits import WayOut, exit_port, geography_of, way_out
+from proxyd.wiring.build_services import (
+    Ports,
+    Trade,
+    app_port_of,
+    services_of,
+    staff_port_of,
+    trade_of,
+)
 from proxyd.wiring.daemon import Daemon, Helpers
+from proxyd.wiring.exit_port import ExitPort
 from proxyd.wiring.listeners import Listeners
 from storage.backups import restorations
 from storage.engines.open import load, open_store
@@ -58,6 +69,7 @@ from storage.engines.store import Store
 
 if TYPE_CHECKING:
     from proxyd.exits.choosing.geography import Geography
+    from proxyd.exits.dialling.dial import Exits
 
 _logger = logging.getLogger("daemon")
 
@@ -69,6 +81,51 @@ USED_LATER = (
     "market.photos.picture",
     "prometheus_client.exposition",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """The settings of a daemon, and the parts that `build` has opened for it.
+
+    Attributes:
+        settings: the operator's settings.
+        listeners: the sockets to serve on.
+        store: an open store.
+        key: signs session tokens; other keys are derived from it.
+        access_log: takes records of proxied connections, if they are wanted.
+        stops: opens tickets for the findings of its thread.
+        role: the role of this process among several; None for a single process.
+        geography: says where exits are; None where they cannot attach.
+        bounds: the bounds of its parts.
+        is_held: whether it sends, pays and sweeps nothing.
+    """
+
+    settings: Settings
+    listeners: Listeners
+    store: TimedStore
+    key: bytes
+    access_log: AccessLog | None
+    stops: Stops
+    role: Role | None
+    geography: "Geography | None"
+    bounds: Bounds
+    is_held: bool
+
+    @property
+    def has_services(self) -> bool:
+        """Whether this process has the marketplace, its API and the port of exits."""
+        return self.role is None or self.role.has_services
+
+
+@dataclass(frozen=True, slots=True)
+class _Outward:
+    """The parts that every way out of the proxy uses."""
+
+    reactor: Reactor
+    resolver: DnsResolver
+    own_addresses: OwnAddresses
+    policy: Policy
+    limits: ProxyLimits
 
 
 def import_the_rest(settings: Settings) -> None:
@@ -140,17 +197,20 @@ async def build(
         )
         access_log = _access_log(settings, role, stops)
         is_held = await _is_held(store)
+        timed = TimedStore(store)
         daemon = _daemon(
-            settings,
-            listeners,
-            store,
-            key,
-            access_log,
-            stops,
-            role,
-            geography,
-            bounds,
-            is_held=is_held,
+            _Opened(
+                settings,
+                listeners,
+                timed,
+                key,
+                access_log,
+                stops,
+                role,
+                geography,
+                bounds,
+                is_held,
+            )
         )
         await store.claim(lambda: daemon.tasks.stop_daemon("the claim on the database is lost"))
     except BaseException:
@@ -164,144 +224,151 @@ async def build(
     return daemon
 
 
-def _daemon(
-    settings: Settings,
-    listeners: Listeners,
-    store: Store,
-    key: bytes,
-    access_log: AccessLog | None,
-    stops: Stops,
-    role: Role | None,
-    geography: "Geography | None",
-    bounds: Bounds,
-    *,
-    is_held: bool,
-) -> Daemon:
+def _daemon(opened: _Opened) -> Daemon:
     """Return the daemon.
 
     Each part is built when all that it needs is there: leases, the meter that spends them, the ways
     out, the gateway, the marketplace, the port of exits, the port of apps, the metrics of these,
     and the API.
-
-    Args:
-        settings: the operator's settings.
-        listeners: the sockets to serve on.
-        store: an open store.
-        key: signs session tokens; other keys are derived from it.
-        access_log: takes records of proxied connections, if they are wanted.
-        stops: opens tickets for the findings of its thread.
-        role: the role of this process among several; None for a single process.
-        geography: says where exits are; None where they cannot attach.
-        bounds: the bounds of its parts.
-        is_held: whether it sends, pays and sweeps nothing.
     """
-    store = timed = TimedStore(store)
-    has_services = role is None or role.has_services
-    directory = Directory[AnyExit](bounds=bounds.exits.directory)
+    settings, listeners, role = opened.settings, opened.listeners, opened.role
+    directory = Directory[AnyExit](bounds=opened.bounds.exits.directory)
     counting = counting_of(
         settings,
-        store,
+        opened.store,
         clock.MACHINE,
         directory.forget,
-        bounds.metering,
-        has_services=has_services,
+        opened.bounds.metering,
+        has_services=opened.has_services,
     )
-    leases, meter, node = counting.leases, counting.meter, counting.node
-    egress, own_addresses = settings.egress, OwnAddresses()
-    resolver = DnsResolver(egress.nameservers, lookup_seconds=egress.lookup_seconds)
-    policy = slices.policy(settings, own_addresses)
-    limits = slices.limits(settings, raise_descriptors(), is_first=has_services)
-    reactor = Reactor(asyncio.get_running_loop(), limits.pipes)
-    way, ways = None, None
+    outward = _outward(opened)
+    way = None
     if listeners.exits is not None:
-        cluster = None
-        if node is not None and not is_sqlite(settings.storage.url):
-            cluster = _cluster(settings, store, leases, key)
         way = way_out(
             settings,
             listeners,
             directory,
-            reactor,
-            resolver,
-            own_addresses,
-            cluster,
+            outward.reactor,
+            outward.resolver,
+            outward.own_addresses,
+            _cluster(opened, counting),
             clock.MACHINE,
-            bounds.exits,
+            opened.bounds.exits,
         )
-    elif role is not None and role.exits_address:
-        ways = AskedExits(reactor, role.exits_address, limits.dial_seconds, bounds.exits.asking)
-    gateway = Gateway(
-        reactor,
-        meter,
-        DirectExit(reactor, resolver, policy, limits.dial_seconds, limits.racers),
-        resolver,
-        policy,
-        limits,
-        slices.public_address(settings),
-        access_log.put if access_log is not None else None,
-        ways if way is None else way.exits,
-        bounds.clients,
-        Hour() if access_log is None else access_log.hour,
-    )
+    gateway = _gateway(opened, outward, counting.meter, way)
     trade = port = app_port = services = None
-    if has_services:
-        ports = _ports(listeners)
+    if opened.has_services:
         trade = trade_of(
-            settings, ports, key, counting, clock.MACHINE, bounds.checks, is_held=is_held
-        )
-    if trade is not None and way is not None and geography is not None:
-        desk = None if role is None else role.exits_desk
-        port = exit_port(
             settings,
-            listeners,
-            way,
-            trade.market,
-            geography,
-            desk,
+            _ports(listeners),
+            opened.key,
+            counting,
             clock.MACHINE,
-            bounds.exits,
+            opened.bounds.checks,
+            is_held=opened.is_held,
         )
-    if trade is not None:
+        if way is not None and opened.geography is not None:
+            port = exit_port(
+                settings,
+                listeners,
+                way,
+                trade.market,
+                opened.geography,
+                None if role is None else role.exits_desk,
+                clock.MACHINE,
+                opened.bounds.exits,
+            )
         tunnels = None if port is None else port.tunnels
         app_port = app_port_of(settings, listeners, trade.market, tunnels)
     staff_counts = StaffCounts()
-    sources = Sources(
-        gateway,
-        meter,
-        timed,
-        access_log,
-        stops.counters,
-        __version__,
-        finder.way(),
-        market=None if trade is None else trade.market,
-        apps=None if app_port is None else app_port.server,
-        exits=None if port is None else port.listener,
-        tunnels=None if port is None else port.tunnels,
-        staff=None if listeners.staff is None else staff_counts,
+    metrics = Metrics(
+        _sources(opened, gateway, counting, trade, port, app_port, staff_counts), role
     )
-    metrics = Metrics(sources, role)
     if trade is not None:
-        readiness = Readiness(gateway, store, node)
         services = services_of(
             settings,
-            key,
+            opened.key,
             trade,
             app_port,
             metrics,
-            readiness,
-            (resolver, policy),
-            bounds,
-            staff_port_of(settings, listeners, trade.market, key, staff_counts),
+            Readiness(gateway, opened.store, counting.node),
+            (outward.resolver, outward.policy),
+            opened.bounds,
+            staff_port_of(settings, listeners, trade.market, opened.key, staff_counts),
         )
     return Daemon(
         settings,
         listeners,
         core=core_of(counting, None if trade is None else trade.work),
         gateway=gateway,
-        helpers=Helpers(resolver, own_addresses, metrics, access_log, stops),
+        helpers=Helpers(
+            outward.resolver, outward.own_addresses, metrics, opened.access_log, opened.stops
+        ),
         services=services,
         role=role,
         exit_port=port,
+    )
+
+
+def _outward(opened: _Opened) -> _Outward:
+    """Return the parts of every way out."""
+    settings, own_addresses = opened.settings, OwnAddresses()
+    limits = slices.limits(settings, raise_descriptors(), is_first=opened.has_services)
+    return _Outward(
+        Reactor(asyncio.get_running_loop(), limits.pipes),
+        DnsResolver(settings.egress.nameservers, lookup_seconds=settings.egress.lookup_seconds),
+        own_addresses,
+        slices.policy(settings, own_addresses),
+        limits,
+    )
+
+
+def _gateway(opened: _Opened, outward: _Outward, meter: Meter, way: WayOut | None) -> Gateway:
+    """Return the gateway; its exits are those of `way`, or of the process that has them."""
+    role, log = opened.role, opened.access_log
+    reactor, limits = outward.reactor, outward.limits
+    ways: Exits | AskedExits | None = None if way is None else way.exits
+    if way is None and role is not None and role.exits_address:
+        asking = opened.bounds.exits.asking
+        ways = AskedExits(reactor, role.exits_address, limits.dial_seconds, asking)
+    return Gateway(
+        reactor,
+        meter,
+        DirectExit(reactor, outward.resolver, outward.policy, limits.dial_seconds, limits.racers),
+        outward.resolver,
+        outward.policy,
+        limits,
+        slices.public_address(opened.settings),
+        log.put if log is not None else None,
+        ways,
+        opened.bounds.clients,
+        Hour() if log is None else log.hour,
+    )
+
+
+def _sources(
+    opened: _Opened,
+    gateway: Gateway,
+    counting: Counting,
+    trade: Trade | None,
+    port: ExitPort | None,
+    app_port: AppPort | None,
+    staff_counts: StaffCounts,
+) -> Sources:
+    """Return the sources of the metrics."""
+    return Sources(
+        gateway,
+        counting.meter,
+        opened.store,
+        opened.access_log,
+        opened.stops.counters,
+        __version__,
+        finder.way(),
+        market=None if trade is None else trade.market,
+        apps=None if app_port is None else app_port.server,
+        exits=None if port is None else port.listener,
+        tunnels=None if port is None else port.tunnels,
+        staff=None if opened.listeners.staff is None else staff_counts,
     )
 
 
@@ -325,12 +392,13 @@ def _ports(listeners: Listeners) -> Ports:
     )
 
 
-def _cluster(settings: Settings, store: Store, leases: Leases, key: bytes) -> Cluster:
-    """Return this node of the cluster."""
-    cluster = settings.cluster
-    return Cluster(
-        store, lambda: leases.node_id, link_key(key), cluster.exits_host, cluster.exits_port
-    )
+def _cluster(opened: _Opened, counting: Counting) -> Cluster | None:
+    """Return this node of the cluster; None where there can be no other."""
+    settings, leases = opened.settings, counting.leases
+    if counting.node is None or is_sqlite(settings.storage.url):
+        return None
+    host, port = settings.cluster.exits_host, settings.cluster.exits_port
+    return Cluster(opened.store, lambda: leases.node_id, link_key(opened.key), host, port)
 
 
 def _access_log(settings: Settings, role: Role | None, stops: Stops) -> AccessLog | None:

@@ -5,9 +5,9 @@ It needs the store and no sockets. Of several processes, one does it.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from market.market import Market
 from market.payouts.providers import ProviderRounds
@@ -69,6 +69,15 @@ class CheckTimes:
 USUAL: Final = CheckTimes()
 
 
+class Sweep(NamedTuple):
+    """A sweep, as `Tasks.every` takes it."""
+
+    seconds: float  # between its runs
+    name: str
+    run: Callable[[], Awaitable[object]]
+    waiting: str  # for the log: the work that waits while the store is away
+
+
 class MarketWork:
     """Runs the sweeps of a marketplace.
 
@@ -97,123 +106,150 @@ class MarketWork:
 
     def spawn_tasks(self, tasks: Tasks) -> None:
         """Start the sweeps and the writers."""
-        market, times = self.market, self._times
+        market = self.market
         tasks.spawn("heartbeats", market.devices.reports.run(), is_writer=True)
         tasks.spawn("renewals", market.renewals.run(), is_writer=True)
         tasks.spawn("addresses of devices", market.devices.origins.run(), is_writer=True)
         if self._is_held:
             return
-        tasks.every(times.expiry_seconds, "expiry", market.bandwidth.expire, "expired sessions")
-        tasks.every(
+        tasks.spawn("dispatch", market.dispatch.run())
+        if market.samples is not None:
+            tasks.spawn("samples", market.samples.run())
+        tasks.spawn("rollouts", market.rollouts.run())
+        tasks.spawn("events of others", market.event_feed.run())
+        tasks.spawn("events of other programs", market.event_feed.watch())
+        tasks.spawn("usage frames", self.send_usage())
+        tasks.spawn("recovery", market.recovery.run())
+        for sweeps in (
+            self._of_sessions(),
+            self._of_jobs(),
+            self._of_devices(),
+            self._of_money(),
+            self._of_accounts(),
+        ):
+            for each in sweeps:
+                tasks.every(*each)
+
+    def _of_sessions(self) -> Iterator[Sweep]:
+        """Yield the sweeps of sessions and of their stops."""
+        market, often = self.market, self._times.expiry_seconds
+        yield Sweep(often, "expiry", market.bandwidth.expire, "expired sessions")
+        yield Sweep(
             WARN_CHECK_SECONDS, "sessions", market.bandwidth.warn, "sessions that are about to end"
         )
-        tasks.every(TAKE_BACK_CHECK_SECONDS, "abandoned jobs", self.take_back, "abandoned jobs")
-        tasks.every(
-            SILENT_DEVICE_CHECK_SECONDS, "silent devices", self.tell_silent, "silent devices"
+        yield Sweep(
+            USAGE_CHECK_SECONDS, "old usage", market.usage.roll_up, "hours of usage that are old"
         )
-        tasks.every(
+        yield Sweep(often, "halts", market.suspensions.release_due, "halts of sessions to end")
+        yield Sweep(often, "stops", market.rule_stops.follow, "stops of rules")
+        yield Sweep(
+            STOP_CHECK_SECONDS, "old stops", market.rule_stops.delete_old, "old stops of rules"
+        )
+        yield Sweep(
+            DAILY_CHECK_SECONDS,
+            "new accounts",
+            self.halt_used_days,
+            "new accounts that have used their day",
+        )
+
+    def _of_jobs(self) -> Iterator[Sweep]:
+        """Yield the sweeps of jobs, deploys, their files and logs."""
+        market = self.market
+        yield Sweep(TAKE_BACK_CHECK_SECONDS, "abandoned jobs", self.take_back, "abandoned jobs")
+        yield Sweep(
             JOB_EXPIRY_CHECK_SECONDS,
             "waiting jobs",
             market.job_sweeper.expire,
             "jobs that nobody takes",
         )
-        tasks.every(
+        yield Sweep(
             REVIEW_CHECK_SECONDS, "reviews", market.reviews.expire, "jobs that were not disputed"
         )
-        tasks.every(
+        yield Sweep(
+            ROLLOUT_LOOK_SECONDS, "rollout looks", market.rollouts.sweep, "rollouts of deploys"
+        )
+        yield Sweep(
+            ARTIFACT_CHECK_SECONDS, "artifacts", self.tidy_artifacts, "files that nobody needs"
+        )
+        yield Sweep(
+            LOG_CHECK_SECONDS, "old logs", market.logs.keeper.sweep, "logs that are too old"
+        )
+        yield Sweep(APP_KEY_CHECK_SECONDS, "app keys", market.apps.sweep, "keys of apps")
+
+    def _of_devices(self) -> Iterator[Sweep]:
+        """Yield the sweeps of devices and exits."""
+        market, times = self.market, self._times
+        yield Sweep(
+            SILENT_DEVICE_CHECK_SECONDS, "silent devices", self.tell_silent, "silent devices"
+        )
+        yield Sweep(
+            STOP_CHECK_SECONDS,
+            "old addresses of devices",
+            market.devices.origins.delete_old,
+            "old addresses of devices",
+        )
+        yield Sweep(times.exit_look_seconds, "exits", market.exits.look, "exits that were ended")
+
+    def _of_money(self) -> Iterator[Sweep]:
+        """Yield the sweeps of earnings, payments and payouts."""
+        market, times = self.market, self._times
+        yield Sweep(
             times.referral_seconds, "pending bonuses", market.referrals.pay_due, "pending bonuses"
         )
-        tasks.every(
+        yield Sweep(
             times.exit_payout_seconds,
             "payouts of exits",
             market.exit_payouts.pay_due,
             "earnings of exits",
         )
-        tasks.every(
+        yield Sweep(
+            times.exit_advance_seconds,
+            "advances of exits",
+            market.exit_advances.advance_due,
+            "earnings of sessions that go on",
+        )
+        yield Sweep(
             DEBT_CHECK_SECONDS,
             "debts of earnings",
             market.earning_debts.sweep,
             "debts that earnings pay",
         )
         if self._payout_rounds:
-            tasks.every(
+            yield Sweep(
                 times.payout_seconds,
                 "payouts",
                 self.send_payouts,
                 "payouts that a payment service sends",
             )
-        tasks.every(
-            times.exit_advance_seconds,
-            "advances of exits",
-            market.exit_advances.advance_due,
-            "earnings of sessions that go on",
-        )
-        tasks.every(times.exit_look_seconds, "exits", market.exits.look, "exits that were ended")
-        tasks.spawn("dispatch", market.dispatch.run())
-        if market.samples is not None:
-            tasks.spawn("samples", market.samples.run())
-        tasks.spawn("rollouts", market.rollouts.run())
-        tasks.every(
-            ROLLOUT_LOOK_SECONDS, "rollout looks", market.rollouts.sweep, "rollouts of deploys"
-        )
-        tasks.every(
-            ARTIFACT_CHECK_SECONDS, "artifacts", self.tidy_artifacts, "files that nobody needs"
-        )
-        tasks.every(
-            LOG_CHECK_SECONDS, "old logs", market.logs.keeper.sweep, "logs that are too old"
-        )
-        tasks.every(
-            USAGE_CHECK_SECONDS, "old usage", market.usage.roll_up, "hours of usage that are old"
-        )
-        tasks.spawn("events of others", market.event_feed.run())
-        tasks.spawn("events of other programs", market.event_feed.watch())
-        tasks.spawn("usage frames", self.send_usage())
-        tasks.every(EVENT_CHECK_SECONDS, "old events", market.event_feed.sweep, "old events")
-        tasks.spawn("recovery", market.recovery.run())
-        tasks.every(
+        yield Sweep(
             times.payment_seconds, "payments", market.payments.sweep, "payments that are open"
         )
-        tasks.every(times.top_up_seconds, "top-ups", market.top_ups.sweep, "wallets to top up")
-        tasks.every(
+        yield Sweep(times.top_up_seconds, "top-ups", market.top_ups.sweep, "wallets to top up")
+        yield Sweep(
             times.card_seconds, "cards", market.payments.cards.sweep, "cards to save or remove"
         )
-        tasks.every(
+
+    def _of_accounts(self) -> Iterator[Sweep]:
+        """Yield the sweeps of accounts, keys, events and webhooks."""
+        market = self.market
+        yield Sweep(EVENT_CHECK_SECONDS, "old events", market.event_feed.sweep, "old events")
+        yield Sweep(
             WEBHOOK_CHECK_SECONDS, "old webhooks", market.webhooks.sweep, "what was delivered"
         )
-        tasks.every(
+        yield Sweep(
             KEY_CHECK_SECONDS, "API keys", market.keys.warn, "keys that are about to expire"
         )
-        tasks.every(APP_KEY_CHECK_SECONDS, "app keys", market.apps.sweep, "keys of apps")
-        tasks.every(
+        yield Sweep(
             CLOSED_CHECK_SECONDS,
             "closed accounts",
             market.leaving.erasures.erase_due,
             "accounts to erase",
         )
-        tasks.every(
-            times.expiry_seconds,
-            "halts",
-            market.suspensions.release_due,
-            "halts of sessions to end",
-        )
-        tasks.every(times.expiry_seconds, "stops", market.rule_stops.follow, "stops of rules")
-        tasks.every(
-            DAILY_CHECK_SECONDS,
-            "new accounts",
-            self.halt_used_days,
-            "new accounts that have used their day",
-        )
-        tasks.every(
-            STOP_CHECK_SECONDS,
-            "old addresses of devices",
-            market.devices.origins.delete_old,
-            "old addresses of devices",
-        )
-        tasks.every(
-            STOP_CHECK_SECONDS, "old stops", market.rule_stops.delete_old, "old stops of rules"
-        )
-        tasks.every(
-            times.expiry_seconds, "suspensions", market.suspensions.end_due, "suspensions to end"
+        yield Sweep(
+            self._times.expiry_seconds,
+            "suspensions",
+            market.suspensions.end_due,
+            "suspensions to end",
         )
 
     async def send_payouts(self) -> int:
