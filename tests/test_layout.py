@@ -315,7 +315,6 @@ TESTED_IN = {
     "proxyd/cli/staff/stopping/stopping.py": "tests/proxyd/cli/staff/test_commands.py",
     "proxyd/compiled/compilation.py": "tests/proxyd/compiled/test_builder.py",
     "proxyd/compiled/generate.py": "tests/proxyd/compiled/test_builder.py",
-    "proxyd/compiled/hot.py": "tests/proxyd/compiled/test_finder.py",
     "proxyd/compiled/toolchain.py": "tests/proxyd/compiled/test_builder.py",
     "proxyd/connection.py": "tests/conformance/test_handshake.py",
     "proxyd/egress/exit.py": "tests/proxyd/egress/test_direct.py",

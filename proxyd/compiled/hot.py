@@ -8,6 +8,10 @@ One of another room than `proxyd` must not be imported before `proxyd`; the find
 Rules for these sources: a part that a test replaces is handed in, through a protocol or a callable,
 or belongs to a module that is not compiled, because a compiled call does not look up its target. A
 constant that a test replaces is not `Final`, because the value of a `Final` is compiled in.
+
+A coroutine here awaits nothing while it handles an exception. Compiled by mypyc, it would leave the
+exception behind as the one that its thread handles, and a later call could raise it: of one request
+for another. Only `async with asyncio.timeout` may stand here, because it awaits nothing at its end.
 """
 
 HOT = (

@@ -207,10 +207,10 @@ class Admission:
         try:
             return self._writer.made(grant, self._pace())
         except WantsError as error:
-            if grant.lease_id is not None:
-                await self._leases.release([Usage(grant.session_id, grant.lease_id, 0)])
             message = f"it was sold with wishes that are not understood here: {error}"
-            raise UnavailableError(message) from error
+        if grant.lease_id is not None:  # not in the handler: see `proxyd.compiled.hot`
+            await self._leases.release([Usage(grant.session_id, grant.lease_id, 0)])
+        raise UnavailableError(message)
 
     def _pace(self) -> Pace | None:
         if not self._bytes_per_second:
