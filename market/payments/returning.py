@@ -10,7 +10,6 @@ unclaimed money.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from market.accounts import bounds
 from market.base.errors import Code, MarketError
 from market.base.states import ReturnStatus
 from market.events.catalogue import (
@@ -58,14 +57,20 @@ def hold_of(row: ReturnRow) -> str:
 
 
 async def lock(tx: Transaction, user_id: str) -> None:
-    """Lock the accounts of a user and of the house that returns use, in one order."""
-    await bounds.lock_user(tx, user_id)
+    """Lock the accounts of a user and of the house that returns use.
+
+    With the account of `bounds.lock_user`, in one call: other units lock the house before it.
+    """
     available, held = (
         ledger.available(user_id, Currency.USD),
         ledger.held(user_id, Currency.USD),
     )
     house, unclaimed = ledger.deposits(Currency.USD), ledger.unclaimed(Currency.USD)
-    moves = (Movement(available, held, 1), Movement(house, unclaimed, 1))
+    moves = (
+        Movement(available, held, 1),
+        Movement(house, unclaimed, 1),
+        Movement(house, ledger.available(user_id, Currency.CREDIT), 1),
+    )
     await ledger.lock(tx, [*moves, *debts.accounts(user_id)])
 
 
