@@ -100,6 +100,7 @@ class Daemon:
         self.services = services
         self.role = role
         self.exit_port = exit_port
+        self._is_closed = False
 
     @property
     def store(self) -> Store:
@@ -245,25 +246,27 @@ class Daemon:
         """Cut the remaining connections, write the last counts, close everything; within a bound.
 
         Nothing may keep the counts from being written, and nothing after that the store from being
-        closed: a client or a peer that hangs costs its bound and no more.
+        closed: a client or a peer that hangs costs its bound and no more. Closing twice is
+        harmless, also after a failure: everything is closed once.
         """
-        try:
-            self.gateway.close()
-            if self.exit_port is not None:
-                await self.exit_port.close()
+        if self._is_closed:
+            return
+        self._is_closed = True
+        async with AsyncExitStack() as last:  # each is closed, even if another one fails
+            last.push_async_callback(self.store.close)
+            last.push_async_callback(self.helpers.close)
             if self.services is not None:
-                await self.services.stop_serving()
-        except Exception:  # the counts are written after any failure
-            _logger.exception("closing the API failed")
-        try:
-            await self.core.stop()
-        finally:
-            self.listeners.close()
-            async with AsyncExitStack() as last:  # each is closed, even if another one fails
-                last.push_async_callback(self.store.close)
-                last.push_async_callback(self.helpers.close)
+                last.push_async_callback(self.services.close)
+            last.callback(self.listeners.close)
+            last.push_async_callback(self.core.stop)
+            try:
+                self.gateway.close()
+                if self.exit_port is not None:
+                    await self.exit_port.close()
                 if self.services is not None:
-                    last.push_async_callback(self.services.close)
+                    await self.services.stop_serving()
+            except Exception:  # the counts are written after any failure
+                _logger.exception("closing the API failed")
         _logger.log(self._shared_level, "stopped")
 
     def describe(self) -> str:
