@@ -505,14 +505,13 @@ def test_more_processes_than_cores_are_warned_of_and_serve(url: str) -> None:
 def test_a_process_that_cannot_start_again_costs_no_client_and_the_rest_serves(
     url: str, index: int
 ) -> None:
-    """Its successors inherit a limit of memory from the supervisor in which no thread starts."""
+    """Its successors inherit a limit of descriptors from the supervisor that opens no store."""
     email, password = process.funded(url)
     with threads.web() as target, serving(url) as daemon:
         bought = daemon.buy(daemon.log_in(email, password))
         supervisor, killed = daemon.process.pid, daemon.pid_of(index)
-        soft, hard = resource.prlimit(supervisor, resource.RLIMIT_AS)
-        little = psutil.Process(supervisor).memory_info().vms + 2 * MB
-        resource.prlimit(supervisor, resource.RLIMIT_AS, (little, hard))
+        soft, hard = resource.prlimit(supervisor, resource.RLIMIT_NOFILE)
+        resource.prlimit(supervisor, resource.RLIMIT_NOFILE, (little_of(supervisor), hard))
         daemon.kill(index)
         failed = re.compile(
             rf"process {index} \(pid \d+\) ended with status 1; it is started again"
@@ -522,7 +521,7 @@ def test_a_process_that_cannot_start_again_costs_no_client_and_the_rest_serves(
             fetch(daemon, bought["proxy"], target.port)
         for _ in range(CLIENTS):
             fetch(daemon, bought["proxy"], target.port)
-        resource.prlimit(supervisor, resource.RLIMIT_AS, (soft, hard))
+        resource.prlimit(supervisor, resource.RLIMIT_NOFILE, (soft, hard))
         daemon.wait_renewed(index, killed or 0)
         assert daemon.call("GET", "/readyz")[0] == 200
         for _ in range(CLIENTS):
@@ -567,6 +566,11 @@ def test_clients_go_to_the_others_while_one_process_drains(url: str, index: int)
         assert daemon.stop() == 0
 
 
+def little_of(supervisor: int) -> int:
+    """Return a limit of descriptors in which a process is forked, and cannot serve."""
+    return 8 + max(int(each) for each in os.listdir(f"/proc/{supervisor}/fd"))
+
+
 def nodes_of(url: str) -> int:
     """Return how many nodes the database has."""
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=20)) as database:
@@ -577,16 +581,15 @@ def nodes_of(url: str) -> int:
 def test_dead_processes_are_reaped_while_process_0_cannot_come_back(url: str) -> None:
     with serving(url) as daemon:
         supervisor = daemon.process.pid
-        soft, hard = resource.prlimit(supervisor, resource.RLIMIT_AS)
-        little = psutil.Process(supervisor).memory_info().vms + 2 * MB
-        resource.prlimit(supervisor, resource.RLIMIT_AS, (little, hard))
+        soft, hard = resource.prlimit(supervisor, resource.RLIMIT_NOFILE)
+        resource.prlimit(supervisor, resource.RLIMIT_NOFILE, (little_of(supervisor), hard))
         for number in (0, 2):
             daemon.kill(number)
         until_true(lambda: nodes_of(url) == 1, "the two that were killed are reaped")
         said = "processes that have ended, whose leases are taken back"
         until_true(lambda: said in daemon.output, "it is said")
         assert "were not seen" not in daemon.output
-        resource.prlimit(supervisor, resource.RLIMIT_AS, (soft, hard))
+        resource.prlimit(supervisor, resource.RLIMIT_NOFILE, (soft, hard))
         until_true(lambda: nodes_of(url) == 3, "all are back")
         assert daemon.stop() == 0
 
