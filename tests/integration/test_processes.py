@@ -568,7 +568,7 @@ def test_clients_go_to_the_others_while_one_process_drains(url: str, index: int)
 
 def little_of(supervisor: int) -> int:
     """Return a limit of descriptors in which a process is forked, and cannot serve."""
-    return 8 + max(int(each) for each in os.listdir(f"/proc/{supervisor}/fd"))
+    return 8 + max(int(each.name) for each in Path(f"/proc/{supervisor}/fd").iterdir())
 
 
 def nodes_of(url: str) -> int:
