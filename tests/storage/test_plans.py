@@ -132,8 +132,9 @@ async def filled(
 
 @asynccontextmanager
 async def _opened(url: str, size: int) -> AsyncIterator[Market]:
-    store = await open_store(url)
+    await (await open_store(url)).close()
     await grown.grow(url, size, buyers_work=size // 10)
+    store = await open_store(url)
     clock = Clock()
     clock.now = grown.NOW
     market = Market(store, clock, LocalBlobs(Path("/nonexistent")))  # no byte is sent
