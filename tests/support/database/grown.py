@@ -430,7 +430,7 @@ def _grow_sqlite(path: str, grown: Grown) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous = OFF")
         connection.execute("PRAGMA cache_size = -262144")
-        # Each page is written once, without a log. Nobody else may have the file open for that.
+        # Each page is written once, without a log. It fails while another connection is open.
         connection.execute("PRAGMA journal_mode = OFF")
         put_aside = connection.execute(
             "SELECT type, name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
