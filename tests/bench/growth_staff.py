@@ -114,6 +114,9 @@ def _pages(context: Context, market: Grown) -> dict[str, Call]:
         "page: doubtful payments": of(paid, "", status="doubtful", before="", limit=LIMIT),
         "page: the payments of a user": of(paid, user, status="", before="", limit=LIMIT),
         "page: open payments of a user": of(paid, user, status="open", before="", limit=LIMIT),
+        "page: expired payments of a user": of(
+            paid, user, status="expired", before="", limit=LIMIT
+        ),
         "page: a payment": of(payments.shown, _of(40, 1)),
         "page: a payout": of(paying.show, _of(42, 10), SEALING),
         "page: doubtful batches": of(paying.doubtful, limit=LIMIT),
@@ -137,9 +140,31 @@ def _pages(context: Context, market: Grown) -> dict[str, Call]:
         pages[f"page: payouts, {status}"] = of(paying.listed, status, after="", limit=LIMIT)
     for state in tickets.State:
         pages[f"page: tickets, {state}"] = of(tickets.listed, state=state, limit=LIMIT)
+    return pages | _cases(context, user)
+
+
+def _cases(context: Context, user: str) -> dict[str, Call]:
+    """Return the pages of cases, with those of one user."""
+    pages: dict[str, Call] = {}
     cases = Cases(context, Letters(Outbox(context, SEALING, "mail"), "https://app.example.com"))
     for kind in Kind:
         pages[f"page: cases, {kind}"] = lambda kind=kind: cases.listed(AUTHOR, kind, limit=LIMIT)
+    for kind, case in (
+        (Kind.CANARY, _of(45, 1)),
+        (Kind.SAMPLE, _of(3, 200)),  # every second piece of work is a job, and each 100th was wrong
+        (Kind.REWARD, _of(12, 1)),
+        (Kind.APPEAL, _of(46, 1)),
+    ):
+        pages[f"page: a case, {kind}"] = lambda kind=kind, case=case: cases.shown(
+            AUTHOR, kind, case
+        )
+    for kind in (Kind.REWARD, Kind.APPEAL):
+        pages[f"page: cases of a user, {kind}"] = lambda kind=kind: cases.listed(
+            AUTHOR, kind, user=user, limit=LIMIT
+        )
+    pages["page: open appeals of a user"] = lambda: cases.first_due(
+        AUTHOR, Kind.APPEAL, user=user, limit=LIMIT
+    )
     pages["page: open appeals"] = lambda: cases.first_due(AUTHOR, Kind.APPEAL, limit=LIMIT)
     return pages
 
