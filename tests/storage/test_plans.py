@@ -895,7 +895,7 @@ async def analyse(tx: Transaction) -> None:
 async def test_the_newest_cases_of_all_users_are_found_without_a_look_at_the_others(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rest of the page is the log, the decisions, and what a case belongs to."""
+    """A page also looks up the decisions about its cases, and their jobs and devices."""
     async with filled(server, tmp_path, SMALL, forbid_scans=True) as market:
         await market.store.write(add_cases)
         if server:
