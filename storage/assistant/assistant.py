@@ -75,9 +75,10 @@ async def rewards_page(
 ) -> list[RewardRow]:
     """Return the rewards before one, of a user or of all ("") users, newest first."""
     of_user = "user_id = :user_id AND " if user_id else ""
+    order = NEWEST_FIRST if user_id else "DESC"  # of all users: the primary key has the order
     return await tx.all(
         RewardRow,
-        f"{_REWARD} WHERE {of_user}id < :before ORDER BY id {NEWEST_FIRST} LIMIT :limit",
+        f"{_REWARD} WHERE {of_user}id < :before ORDER BY id {order} LIMIT :limit",
         before=behind(before),
         limit=limit,
         **({"user_id": user_id} if user_id else {}),

@@ -457,7 +457,8 @@ async def findings_page(tx: Transaction, *, before: str, limit: int) -> list[Own
     """Return the findings about all devices before one, newest first."""
     return await tx.all(
         OwnedFindingRow,
-        f"{_FINDING} WHERE f.id < :before ORDER BY f.id {NEWEST_FIRST} LIMIT :limit",
+        # The primary key has the order.
+        f"{_FINDING} WHERE f.id < :before ORDER BY f.id DESC LIMIT :limit",
         before=behind(before),
         limit=limit,
     )

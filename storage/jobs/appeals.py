@@ -73,9 +73,10 @@ async def of_jobs(tx: Transaction, job_ids: Sequence[str]) -> list[AppealRow]:
 async def page(tx: Transaction, *, user_id: str, before: str, limit: int) -> list[AppealRow]:
     """Return the appeals before one, of a user or of all ("") users, newest first."""
     of_user = "a.user_id = :user_id AND " if user_id else ""
+    order = NEWEST_FIRST if user_id else "DESC"  # of all users: the primary key has the order
     return await tx.all(
         AppealRow,
-        f"{_APPEAL} WHERE {of_user}a.id < :before ORDER BY a.id {NEWEST_FIRST} LIMIT :limit",
+        f"{_APPEAL} WHERE {of_user}a.id < :before ORDER BY a.id {order} LIMIT :limit",
         before=behind(before),
         limit=limit,
         **({"user_id": user_id} if user_id else {}),

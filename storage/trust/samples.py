@@ -101,7 +101,8 @@ async def wrong_page(tx: Transaction, *, before: str, limit: int) -> list[WrongR
     """Return the samples with a wrong result before one, newest first."""
     return await tx.all(
         WrongRow,
-        f"{_WRONG} AND s.job_id < :before ORDER BY s.job_id {NEWEST_FIRST} LIMIT :limit",
+        # The index of the wrong answers has the order.
+        f"{_WRONG} AND s.job_id < :before ORDER BY s.job_id DESC LIMIT :limit",
         before=behind(before),
         limit=limit,
     )

@@ -28,10 +28,11 @@ from market.staff.site import site
 from market.staff.stopping import stopping
 from proxyd.ops.base.books import context_of
 from storage.engines.open import open_store
-from storage.engines.store import Store, Transaction
+from storage.engines.store import Transaction
 
 REPEATS = 101
 LIMIT = 50
+GROW_SECONDS = 600.0  # for one statement, of ten million transfers on a machine with other work
 AUTHOR = Machine("bench")
 DAY = 86_400
 ACTS_FROM = 1_000_000_000  # the measured acts are numbered from 1
@@ -49,10 +50,10 @@ def figures(url: str, market: Grown) -> dict[str, float]:
 
 
 async def _figures(url: str, market: Grown) -> dict[str, float]:
+    await _grow(url)
     store = await open_store(url)
     found: dict[str, float] = {}
     try:
-        await _grow(store, is_sqlite=url.startswith("sqlite"))
         context = context_of(store)
         for name, call in (_searches(context, market) | _pages(context, market)).items():
             taken = sorted([await _seconds(call) for _ in range(REPEATS)])
@@ -113,6 +114,9 @@ def _pages(context: Context, market: Grown) -> dict[str, Call]:
         "page: doubtful payments": of(paid, "", status="doubtful", before="", limit=LIMIT),
         "page: the payments of a user": of(paid, user, status="", before="", limit=LIMIT),
         "page: open payments of a user": of(paid, user, status="open", before="", limit=LIMIT),
+        "page: expired payments of a user": of(
+            paid, user, status="expired", before="", limit=LIMIT
+        ),
         "page: a payment": of(payments.shown, _of(40, 1)),
         "page: a payout": of(paying.show, _of(42, 10), SEALING),
         "page: doubtful batches": of(paying.doubtful, limit=LIMIT),
@@ -136,9 +140,31 @@ def _pages(context: Context, market: Grown) -> dict[str, Call]:
         pages[f"page: payouts, {status}"] = of(paying.listed, status, after="", limit=LIMIT)
     for state in tickets.State:
         pages[f"page: tickets, {state}"] = of(tickets.listed, state=state, limit=LIMIT)
+    return pages | _cases(context, user)
+
+
+def _cases(context: Context, user: str) -> dict[str, Call]:
+    """Return the pages of cases, with those of one user."""
+    pages: dict[str, Call] = {}
     cases = Cases(context, Letters(Outbox(context, SEALING, "mail"), "https://app.example.com"))
     for kind in Kind:
         pages[f"page: cases, {kind}"] = lambda kind=kind: cases.listed(AUTHOR, kind, limit=LIMIT)
+    for kind, case in (
+        (Kind.CANARY, _of(45, 1)),
+        (Kind.SAMPLE, _of(3, 200)),  # every second piece of work is a job, and each 100th was wrong
+        (Kind.REWARD, _of(12, 1)),
+        (Kind.APPEAL, _of(46, 1)),
+    ):
+        pages[f"page: a case, {kind}"] = lambda kind=kind, case=case: cases.shown(
+            AUTHOR, kind, case
+        )
+    for kind in (Kind.REWARD, Kind.APPEAL):
+        pages[f"page: cases of a user, {kind}"] = lambda kind=kind: cases.listed(
+            AUTHOR, kind, user=user, limit=LIMIT
+        )
+    pages["page: open appeals of a user"] = lambda: cases.first_due(
+        AUTHOR, Kind.APPEAL, user=user, limit=LIMIT
+    )
     pages["page: open appeals"] = lambda: cases.first_due(AUTHOR, Kind.APPEAL, limit=LIMIT)
     return pages
 
@@ -148,14 +174,19 @@ def _of(kind: int, number: int) -> str:
     return f"01900000-0000-7000-8{kind:03}-{number:012}"
 
 
-async def _grow(store: Store, *, is_sqlite: bool) -> None:
+async def _grow(url: str) -> None:
     async def unit(tx: Transaction) -> None:
         for statement in _rows():
             await tx.run(statement)
-        if not is_sqlite:
+        if not url.startswith("sqlite"):
             await tx.run("ANALYZE")
 
-    await store.write(unit)
+    # A statement adds up to half a million rows, which no statement of the product does.
+    store = await open_store(url, statement_seconds=GROW_SECONDS)
+    try:
+        await store.write(unit)
+    finally:
+        await store.close()
 
 
 def _rows() -> Iterator[str]:
@@ -247,7 +278,7 @@ def _rows() -> Iterator[str]:
             CASE WHEN n % 50 = 0 THEN 'disputed' ELSE 'upheld' END, {NOW},
             CASE WHEN n % 50 = 0 THEN NULL ELSE {NOW} END
         FROM {works} WHERE n % 5 = 0
-            AND id NOT IN (SELECT job_id FROM job_reviews WHERE attempt = 1)
+            AND NOT EXISTS (SELECT 1 FROM job_reviews AS r WHERE r.job_id = j.id AND r.attempt = 1)
     """
     yield f"""
         INSERT INTO appeals (id, job_id, user_id, reason, created_at, due_at, decided_at)

@@ -83,6 +83,7 @@ from storage.logs import logs
 from storage.money import debts as debt_queries
 from storage.money import ledger
 from storage.notify import webhooks
+from storage.payments import payments as payment_queries
 from storage.payments import top_ups as top_up_queries
 from storage.payouts import batches as batch_queries
 from storage.payouts import payouts as payout_queries
@@ -95,6 +96,11 @@ SMALL, LARGE = 5_000, 50_000
 SLACK = 1.6
 # PostgreSQL reads some pages whole rather than look each row up: less than the market is open.
 SMALLEST_WORK = 2_500
+# Steps of SQLite and rows of PostgreSQL for a page of three cases: appeals take most, 240 and 18. A
+# look at all cases of a kind takes 57 rows at least.
+PAGE_WORK = {False: 400, True: 30}
+# The same for one of 51 users: an equal part of the payments takes 130 and 19, and all take 6,000.
+PAYMENTS_WORK = 500
 # Plans that PostgreSQL prefers to the lookup of each row: cheaper on tables as small as these are.
 _AVOIDED = ("seqscan", "bitmapscan", "hashjoin", "mergejoin")
 
@@ -132,8 +138,9 @@ async def filled(
 
 @asynccontextmanager
 async def _opened(url: str, size: int) -> AsyncIterator[Market]:
-    store = await open_store(url)
+    await (await open_store(url)).close()
     await grown.grow(url, size, buyers_work=size // 10)
+    store = await open_store(url)
     clock = Clock()
     clock.now = grown.NOW
     market = Market(store, clock, LocalBlobs(Path("/nonexistent")))  # no byte is sent
@@ -857,9 +864,6 @@ async def test_the_lines_of_a_term_are_found_among_any_number_of_others(
         write, lines = market.store.write, market.payouts.lines
         worker, buyer = await market.person(), await market.person()
 
-        async def analyse(tx: Transaction) -> None:
-            await tx.run("ANALYZE")
-
         # The older lines are the ones that are looked for.
         await write(add_earned, worker, ("capture", "release", "hold"), range(few))
         await write(add_earned, buyer, ("capture", "release", "hold"), range(few, 2 * few))
@@ -882,6 +886,78 @@ async def test_the_lines_of_a_term_are_found_among_any_number_of_others(
                 scans += [f"{term}: {each}" for each in asked if each.scans or each.inner_scans]
     assert not scans, "\n\n".join(scans)
     assert all(after < SLACK * before for before, after in looked.values()), looked
+
+
+async def analyse(tx: Transaction) -> None:
+    await tx.run("ANALYZE")
+
+
+async def test_the_newest_cases_of_all_users_are_found_without_a_look_at_the_others(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page also looks up the decisions about its cases, and their jobs and devices."""
+    async with filled(server, tmp_path, SMALL, forbid_scans=True) as market:
+        await market.store.write(add_cases)
+        if server:
+            await market.store.write(analyse)
+        found = watched(market.store, monkeypatch)
+        for kind in Kind:
+            assert len(await cases_of(market).listed(MACHINE, kind, limit=3)) == 3, kind
+            asked = found.taken()
+            assert sum(each.work for each in asked) < PAGE_WORK[bool(server)], asked
+
+
+async def add_cases(tx: Transaction) -> None:
+    """Make each job that is over, and each device, a case; every user has a reward already."""
+    work = "FROM jobs WHERE status = 'completed'"
+    await tx.run(f"""
+        INSERT INTO job_samples (job_id, device_id, owner_id, answer, shown_buyer, price, is_first,
+            created_at, outcome)
+        SELECT id, device_id, user_id, '', '', 1, 0, {grown.NOW}, 'wrong' {work}
+    """)
+    await tx.run(f"""
+        INSERT INTO job_reviews (job_id, attempt, user_id, buyer_id, earned, currency, price,
+            created_at, review_until, state, disputed_at, resolved_at)
+        SELECT id, 1, user_id, user_id, 450, 'credit', 500, {grown.NOW}, {grown.NOW}, 'upheld',
+            {grown.NOW}, {grown.NOW} {work} AND id NOT IN (SELECT job_id FROM job_reviews)
+    """)
+    await tx.run(f"""
+        INSERT INTO appeals (id, job_id, user_id, reason, created_at, due_at)
+        SELECT job_id, job_id, user_id, '', {grown.NOW}, {grown.NOW} FROM job_reviews
+        WHERE state = 'upheld'
+    """)
+    await tx.run(f"""
+        INSERT INTO exit_canaries (id, device_id, kind, evidence, found_at)
+        SELECT device_id, device_id, 'body', '', {grown.NOW} FROM exits
+    """)
+
+
+async def test_the_payments_of_a_user_in_a_state_are_found_without_a_look_at_those_of_others(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with filled(server, tmp_path, SMALL, forbid_scans=True) as market:
+        user = "01900000-0000-7000-8001-000000000001"
+        await market.store.write(add_payments, user)
+        if server:
+            await market.store.write(analyse)
+        found = watched(market.store, monkeypatch)
+        assert not await market.store.read(
+            payment_queries.page, user, status="expired", before="", limit=3
+        )
+        [asked] = found.taken()
+        assert asked.work < PAYMENTS_WORK, asked
+
+
+async def add_payments(tx: Transaction, user_id: str) -> None:
+    """Add a payment for each job: those of the user have failed, and those of others expired."""
+    await tx.run(
+        f"""
+        INSERT INTO payments (id, user_id, provider, status, amount, created_at, closed_at)
+        SELECT id, user_id, 'stripe', CASE WHEN user_id = :user_id THEN 'failed' ELSE 'expired' END,
+            1000000, {grown.NOW}, {grown.NOW} FROM jobs
+        """,
+        user_id=user_id,
+    )
 
 
 async def test_requests_and_sweepers_look_at_as_much_however_large_the_market_is(
