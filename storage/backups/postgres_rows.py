@@ -10,7 +10,7 @@ from storage.backups.errors import BackupError
 from storage.backups.tables import Table, in_order, quoted
 from storage.engines import migrate
 from storage.engines.errors import CannotOpenError, StoreError
-from storage.engines.place import place
+from storage.engines.place import UrlError, place
 from storage.engines.postgres_schema import bring_up_to_date
 from storage.engines.postgres_servers import CONNECT_ERRORS, Servers, message_of
 
@@ -57,6 +57,8 @@ async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
     """
     try:
         connection = await Servers(url).connect(command_timeout=COPY_SECONDS)
+    except UrlError as error:
+        raise CannotOpenError(f"{place(url)}: the URL {error}") from error
     except (*CONNECT_ERRORS, ValueError, StoreError) as error:
         reason = message_of(error) if not isinstance(error, ValueError) else "not a URL"
         raise CannotOpenError(f"{place(url)}: {reason}") from error

@@ -9,7 +9,12 @@ SQLITE = "sqlite:///"
 _HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[\w.%-]+)(?::\d+)?"
 _HOSTS = re.compile(rf"(?:{_HOST}(?:,{_HOST})*)?")
 # RFC 3986, appendix B. `urllib` refuses a list of servers with an IPv6 address in brackets.
-_URL = re.compile(r"postgres(?:ql)?://([^/?#]*)([^?#]*)(?:\?([^#]*))?(?:#.*)?", re.DOTALL)
+_URL = re.compile(r"postgres(?:ql)?://([^/?]*)([^?]*)(?:\?(.*))?")
+_DROPPED = re.compile(r"[\t\r\n]")  # by `urllib`, and so by the driver
+
+
+class UrlError(ValueError):
+    """The URL of a database cannot be read; the predicate of a sentence says why."""
 
 
 class Parts(NamedTuple):
@@ -35,15 +40,17 @@ def parts_of(url: str) -> Parts:
     """Split the URL of a PostgreSQL database.
 
     Raises:
-        ValueError: it is no such URL, or an `@` of the password could separate login and hosts.
+        UrlError: it is no such URL, or a part of the password could be taken for another part.
     """
-    found = _URL.fullmatch(url)
+    if "#" in url:
+        raise UrlError("has a # that is not written %23")
+    found = _URL.fullmatch(_DROPPED.sub("", url))
     if found is None:
-        raise ValueError("storage.url is not a URL of a PostgreSQL database")
+        raise UrlError("is not a URL of a PostgreSQL database")
     authority, path, query = found.groups(default="")
-    login, _, hosts = authority.rpartition("@")
-    if "@" in login or "@" in path:
-        raise ValueError("storage.url has an @ that is not written %40")
+    login, at, hosts = authority.rpartition("@")
+    if "@" in login or "@" in path or ("@" in query and not at):
+        raise UrlError("has an @ that is not written %40")
     return Parts(login, hosts, path, query)
 
 
@@ -57,7 +64,7 @@ def place(url: str) -> str:
         return str(Path(url.removeprefix(SQLITE)).resolve())
     try:
         parts = parts_of(url)
-    except ValueError:
+    except UrlError:
         return "the PostgreSQL database"
     if not _HOSTS.fullmatch(parts.hosts) or not parts.path.isprintable():
         return "the PostgreSQL database"

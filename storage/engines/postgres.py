@@ -39,7 +39,7 @@ from storage.engines.errors import (
     UnknownOutcomeError,
 )
 from storage.engines.health import Health
-from storage.engines.place import place
+from storage.engines.place import UrlError, place
 from storage.engines.postgres_availability import Availability
 from storage.engines.postgres_link import CHANNEL, IDLE_TRANSACTION_SECONDS, PostgresLink
 from storage.engines.postgres_pooler import Pooler, refuse_transaction_mode
@@ -179,8 +179,8 @@ class PostgresStore:
         options = _options(pooler, statement_seconds)
         pools = []
         try:
-            servers = Servers(url)
-            direct = Servers(direct_url) if direct_url else servers
+            servers = _servers("storage.url", url)
+            direct = _servers("storage.direct_url", direct_url) if direct_url else servers
             pools = [
                 _pool(servers, options, size) for size in (pool_size - set_aside, set_aside) if size
             ]
@@ -580,12 +580,21 @@ async def _open(
         await alone.close(timeout=CLOSE_SECONDS)
 
 
+def _servers(setting: str, url: str) -> Servers:
+    """Return the servers that a setting names.
+
+    Raises:
+        UrlError: its URL cannot be understood.
+    """
+    try:
+        return Servers(url)
+    except UrlError as error:
+        raise UrlError(f"{setting} {error}") from None
+
+
 def _reason(error: BaseException) -> str:
     """Return why a database cannot be opened; a URL that cannot be read is not repeated."""
-    if isinstance(error, ValueError):  # the driver's own message may repeat a part of the URL
-        own = str(error)
-        if own.startswith("storage.url "):
-            return own
+    if isinstance(error, ValueError) and not isinstance(error, UrlError):
         return "storage.url is not a URL of a PostgreSQL database"
     message = message_of(error)
     if "unsupported startup parameter" in message:

@@ -33,7 +33,7 @@ from weakref import WeakSet
 import asyncpg
 
 from storage.engines.errors import Cause, UnavailableError
-from storage.engines.place import parts_of, place
+from storage.engines.place import UrlError, parts_of, place
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
@@ -410,7 +410,7 @@ def servers_of(url: str) -> Sequence[Server | None]:
     """Return the servers that a URL names; None leaves the choice to the driver.
 
     Raises:
-        ValueError: the URL cannot be understood.
+        UrlError: the URL cannot be understood.
     """
     parts = parts_of(url)
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
@@ -421,7 +421,7 @@ def servers_of(url: str) -> Sequence[Server | None]:
     if len(ports) == 1:
         ports *= len(each)
     if len(ports) != len(each):
-        raise ValueError("storage.url names another number of ports than of servers")
+        raise UrlError("names another number of ports than of servers")
     return [_server(spec, port) for spec, port in zip(each, ports, strict=True)]
 
 
@@ -437,18 +437,20 @@ def _server(spec: str, port: str) -> Server:
     if spec.startswith("["):
         host, end, own = spec[1:].partition("]")
         if not end:
-            raise ValueError("storage.url has an IPv6 address without its closing bracket")
+            raise UrlError("has an IPv6 address without its closing bracket")
         own = own.removeprefix(":")
     elif spec.startswith("/"):
         host, own = spec, ""
     else:
         host, _, own = spec.partition(":")
     host = unquote(host)
+    if not host.isprintable():
+        raise UrlError("has a server whose name is not printable")
     if not host:
-        raise ValueError("storage.url has a server without a name")
+        raise UrlError("has a server without a name")
     number = own or port or str(PORT)
     if not number.isdecimal():
-        raise ValueError("storage.url has a port that is not a number")
+        raise UrlError("has a port that is not a number")
     return Server(host, int(number))
 
 
@@ -508,4 +510,6 @@ def _why(error: BaseException) -> str:
         return "is a standby, or read-only"
     if isinstance(error, OSError) and (error.errno or 0) > 0:  # of name servers it is negative
         return f"fails ({os.strerror(error.errno or 0)})"
+    if isinstance(error, ValueError):  # the driver's message may repeat a part of the URL
+        return "fails (the URL cannot be read)"
     return f"fails ({message_of(error)})"

@@ -19,6 +19,7 @@ from support.database.silent import silent_server
 
 from storage.engines import postgres_servers
 from storage.engines.errors import Cause, UnavailableError
+from storage.engines.place import UrlError
 from storage.engines.postgres_servers import (
     CONNECT_ERRORS,
     TCP_USER_TIMEOUT_SECONDS,
@@ -69,11 +70,34 @@ def test_the_servers_of_a_url(url: str, expected: list[Server | None]) -> None:
         "postgresql://u:pa@ssword@m1,m2/db",
         "postgresql://u:12,pass/word@m1/db",
         "mysql://u@m1,m2/db",
+        "postgresql://u@m1,m2%0AFORGED/db",
+        "postgresql://u:1#s3@m1/db",
+        "postgresql://localhost:1?a=s3@m1/db",
     ],
 )
 def test_a_list_of_servers_that_cannot_be_read_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match=r"storage\.url"):
+    with pytest.raises(UrlError) as caught:
         servers_of(url)
+    assert "s3" not in str(caught.value)
+
+
+def test_line_breaks_in_a_list_are_dropped_as_the_driver_drops_them() -> None:
+    assert list(servers_of("postgresql://u@m1,\n m2:5433/db".replace(" ", ""))) == [M1, M2]
+
+
+@cases(
+    "url",
+    [
+        "postgresql://ada:s3cr3t\uff1a9@127.0.0.1:1,127.0.0.1:2/db",
+        "postgresql://ada:s3[cr3t]@127.0.0.1:1,127.0.0.1:2/db",
+        "postgresql://ada@127.0.0.1:1,127.0.0.1:2/db?password=s3&cr3t",
+    ],
+)
+async def test_a_url_that_the_driver_refuses_is_not_repeated(url: str) -> None:
+    with pytest.raises(UnavailableError) as caught:
+        await Servers(url).connect()
+    assert "fails (the URL cannot be read)" in str(caught.value)
+    assert "cr3t" not in str(caught.value)
 
 
 async def test_each_server_of_a_list_is_tried_at_its_own_address() -> None:
