@@ -258,20 +258,25 @@ class Daemon:
             if self.services is not None:
                 last.push_async_callback(self.services.close)
             last.callback(self.listeners.close)
-            last.push_async_callback(self.core.stop)
-            try:
-                self.gateway.close()
-                if self.exit_port is not None:
-                    await self.exit_port.close()
-                if self.services is not None:
-                    await self.services.stop_serving()
-            except Exception:  # the counts are written after any failure
-                _logger.exception("closing the API failed")
+            last.push_async_callback(self.core.stop)  # the counts are written after any failure
+            if self.services is not None:
+                last.push_async_callback(_attempt, self.services.stop_serving)
+            if self.exit_port is not None:
+                last.push_async_callback(_attempt, self.exit_port.close)
+            self.gateway.close()
         _logger.log(self._shared_level, "stopped")
 
     def describe(self) -> str:
         """Return the addresses that it listens on, and its database."""
         return f"{self.listeners.describe()}, database {place(self.settings.storage.url)}"
+
+
+async def _attempt(close: Callable[[], Awaitable[None]]) -> None:
+    """Close a part; log its failure."""
+    try:
+        await close()
+    except Exception:
+        _logger.exception("closing a part of the daemon failed")
 
 
 class Stop:

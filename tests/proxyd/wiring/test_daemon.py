@@ -1,5 +1,6 @@
 """The daemon's own loops go on after every failure, and end in order."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +63,37 @@ async def test_the_store_is_closed_once_although_something_before_it_cannot_be(
             await daemon.close()
         assert closed == [None]
         await daemon.helpers.close()
+
+
+async def test_a_close_that_is_interrupted_closes_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = asyncio.Event()
+    closed = []
+
+    async with running_in(tmp_path) as service:
+        daemon = service.daemon
+        assert daemon.services is not None
+        stop_serving, close = daemon.services.stop_serving, daemon.store.close
+
+        async def hang() -> None:
+            await stop_serving()
+            hanging.set()
+            await asyncio.Event().wait()
+
+        async def closing() -> None:
+            closed.append(None)
+            await close()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(daemon.services, "stop_serving", hang)
+            patched.setattr(daemon.store, "close", closing)
+            task = asyncio.create_task(daemon.close())
+            await hanging.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert closed == [None]
 
 
 async def test_a_node_that_leaves_is_renewed_no_more(
