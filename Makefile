@@ -7,7 +7,7 @@ STAMP := $(VENV)/.complete
 # The first Python 3.11 or later that can make a virtual environment; one with C headers, which compilation needs, is
 # preferred. The system's own comes first: servers run it, and Debian's takes a third less time than a plain build.
 USABLE = import os, sys, ensurepip, venv, sysconfig; \
-	sys.exit(sys.version_info < (3, 11) or not os.path.exists(sysconfig.get_path("include") + "/$(1)"))
+	sys.exit(sys.version_info < (3, 11) or not $(if $(1),os.path.exists(sysconfig.get_path("include") + "/$(1)"),True))
 FIRST_PYTHON = for python in /usr/bin/python3.11 /usr/bin/python3 python3.11 python3 python3.12 python3.13; do \
 	$$python -c '$(call USABLE,$(1))' 2>/dev/null && echo $$python && break; done
 PYTHON ?= $(or $(shell $(call FIRST_PYTHON,Python.h)),$(shell $(call FIRST_PYTHON)))
@@ -401,4 +401,4 @@ audit: setup
 
 # Removes the virtual environment, the built files and the caches.
 clean:
-	rm -rf $(VENV) build dist proxyd/compiled/cpython-* *.egg-info clusters/*.egg-info .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-* build dist proxyd/compiled/cpython-* *.egg-info clusters/*.egg-info .coverage .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
