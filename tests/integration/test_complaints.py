@@ -114,7 +114,8 @@ def test_a_spammer_is_found_from_an_exit_address_and_a_minute(url: str, tmp_path
         assert spammer not in json.dumps(several)
         nobody = asked(url, 1, *who, "--to", "203.0.113.9:22", **settings)
         assert nobody["customer"] is None
-        assert "all to other destinations" in nobody["gaps"][0]
+        # In the first minutes of an hour, the hour before is a gap as well.
+        assert any("all to other destinations" in each for each in nobody["gaps"])
         # An open connection is also found after kill -9.
         daemon.stop(signal.SIGKILL)
         found = asked(url, 0, *who, "--to", f"127.0.0.1:{slow.port}", "--within", "90", **settings)
