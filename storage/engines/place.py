@@ -1,4 +1,4 @@
-"""Address of a database for messages, without the password in its URL."""
+"""The parts of the URL of a database, and its address for messages, without the password."""
 
 import re
 from pathlib import Path
