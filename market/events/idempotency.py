@@ -110,9 +110,7 @@ class Receipt(Struct, Generic[Outcome], frozen=True):
         if await queries.insert(tx, row):
             await queries.delete_before(tx, request.now - KEEP_SECONDS, limit=FORGET_MAX_ANSWERS)
             return
-        first = await queries.find(tx, row.user_id, request.name)
-        if first is not None and first.created_at > request.now - KEEP_SECONDS:
-            self._replay(first)
+        await self.replay(tx, row.user_id)
         await queries.replace(tx, row)  # of a day that is over, and not deleted yet
 
     async def keep_for(self, tx: Transaction, user_id: str, outcome: Outcome) -> None:
@@ -120,7 +118,7 @@ class Receipt(Struct, Generic[Outcome], frozen=True):
         await queries.insert(tx, self._row(user_id, outcome))
 
     async def replay(self, tx: Transaction, user_id: str) -> None:
-        """Raise the reply that a user got with this key before, if it exists.
+        """Raise the reply that a user got with this key in the last day, if it exists.
 
         For a request whose own effects would cause its refusal now.
 
@@ -128,7 +126,7 @@ class Receipt(Struct, Generic[Outcome], frozen=True):
             Replayed, MarketError: as `keep`.
         """
         first = await queries.find(tx, user_id, self.request.name)
-        if first is not None:
+        if first is not None and first.created_at > self.request.now - KEEP_SECONDS:
             self._replay(first)
 
     def _row(self, user_id: str, outcome: Outcome) -> AnswerRow:

@@ -80,7 +80,11 @@ async def test_after_a_day_the_work_is_done_again_though_the_row_is_still_there(
     market: Market, user: str
 ) -> None:
     await market.store.write(work, receipt(market, user), 1)
-    market.clock.now += idempotency.KEEP_SECONDS
+    market.clock.now += idempotency.KEEP_SECONDS - 1
+    with pytest.raises(Replayed):
+        await market.store.read(receipt(market, user).replay, user)
+    market.clock.now += 1
+    await market.store.read(receipt(market, user, says="another").replay, user)  # it is over
     assert await market.store.write(work, receipt(market, user), 2) == 2
     with pytest.raises(Replayed) as replayed:
         await market.store.write(work, receipt(market, user), 3)
