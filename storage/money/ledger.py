@@ -259,12 +259,14 @@ async def add_earned(
 
 
 # Both sides of both accounts. Each part is a range of an index that has all its columns; the
-# currency is the account's, so the row itself need not be read for it.
+# currency is the account's, so the row itself need not be read for it. A transfer can have several
+# entries at one side of an account, so the limit counts their sums.
 _MOVED = " UNION ALL ".join(
     f"""
     SELECT * FROM (
-        SELECT transfer_id, '{account}' AS currency, {sign}amount AS amount FROM entries
+        SELECT transfer_id, '{account}' AS currency, {sign}SUM(amount) AS amount FROM entries
         WHERE {side}_account = :{account} AND transfer_id < :before
+        GROUP BY transfer_id
         ORDER BY transfer_id {NEWEST_FIRST}
         LIMIT :limit
     ) AS {side}_{account}
