@@ -14,25 +14,29 @@ class Exchange(Struct, frozen=True):
     """The ratio: `usd` micro-USD are credited for `paid` micro-units of the other currency.
 
     The operator has accepted such a payment as an amount of USD. Its refunds and disputes are in
-    the other currency at the provider, and are booked in USD at the same ratio, in whole cents.
-    Both numbers are 1 for a payment in USD.
+    the other currency at the provider, in multiples of `step`. They are booked in USD at the same
+    ratio, in whole cents. Both numbers are 1 for a payment in USD.
     """
 
     usd: int = 1
     paid: int = 1
+    step: int = CENT
 
     @staticmethod
     def of(row: PaymentRow, seen: Seen) -> "Exchange":
         """Return the ratio of a payment that is credited."""
         if seen.currency == Currency.USD or seen.amount <= 0:
             return Exchange()
-        return Exchange(row.amount, seen.amount)
+        return Exchange(row.amount, seen.amount, seen.step)
 
     def at_provider(self, amount: int) -> int:
-        """Return micro-USD in the currency of the provider, rounded down, at least a cent."""
+        """Return micro-USD in the currency of the provider, rounded down; 0 for less than a step.
+
+        A least amount would pay out more than was paid: many small refunds would each get it.
+        """
         if self.usd == self.paid:
             return amount
-        return max(amount * self.paid // self.usd // CENT * CENT, CENT)
+        return amount * self.paid // self.usd // self.step * self.step
 
     def credited(self, seen: SeenReturn, stored: ReturnRow | None) -> SeenReturn:
         """Return a refund or a dispute in USD; one that is stored keeps its amount.

@@ -470,6 +470,8 @@ class Payments:
         """Request a refund from the provider, and book its answer."""
         try:
             amount = exchange.at_provider(row.amount)
+            if not amount:
+                raise ProviderError("it is less than its currency can return", is_final=True)
             answer: SeenReturn | None = exchange.credited(
                 await provider.refund(provider_id, charge_id, amount, row.id), row
             )

@@ -8,6 +8,8 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
+from market.payments.terms import CENT
+
 ReturnKind = Literal["refund", "dispute"]
 ReturnState = Literal["pending", "done", "void"]
 
@@ -142,7 +144,8 @@ class Seen(Struct, frozen=True):
     `charge_id` names the payment in notices about refunds and disputes, "" before the first.
     `payment_id` is the identifier that this service gave to the payment. `has_mode` is whether the
     payment is of the mode of the configured key, test or live. `failure` is the reason of a failed
-    payment by a saved card: the bank refused it, or requires the owner of the card.
+    payment by a saved card: the bank refused it, or requires the owner of the card. `step` is the
+    least part of its currency that can be returned, in micro-units.
     """
 
     state: Literal["open", "paid", "expired", "failed"]
@@ -153,6 +156,7 @@ class Seen(Struct, frozen=True):
     charge_id: str = ""
     returns: tuple[SeenReturn, ...] = ()
     failure: Failure = ""
+    step: int = CENT
 
 
 class Notice(Struct, frozen=True):

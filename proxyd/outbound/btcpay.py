@@ -1,13 +1,14 @@
 """Payments by a BTCPay Server: its Greenfield API, and its signed notices.
 
 Invoices are in USD; the server settles them in coins, and converts at its own rate. Only an invoice
-that is settled, and not over- or underpaid, is credited; the others wait for the operator. A refund
-opens a pull payment in the currency of its invoice: the payer claims it on a page of the server. An
-invoice that the operator has made for a payment may be in another currency.
+that is settled, and not over- or underpaid, is credited; the others wait for the operator, also one
+that has expired with a part of its price. A refund opens a pull payment in the currency of its
+invoice: the payer claims it on a page of the server. An invoice that the operator has made for a
+payment may be in another currency. The pull payments of such an invoice never exceed its amount.
 """
 
 from collections.abc import Callable, Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import ROUND_DOWN, Decimal, InvalidOperation
 from typing import Literal, TypeVar
 from urllib.parse import quote
 
@@ -40,6 +41,9 @@ _STATES: dict[str, Literal["open", "paid", "expired", "failed"]] = {
 }
 # A payment that is not the price: the operator decides, so the amount is reported as another one.
 _OTHER_AMOUNTS = frozenset(("PaidPartial", "PaidOver", "PaidLate"))
+# A coin has eight decimals, but a micro-unit is the least amount here.
+_MICRO_UNIT = Decimal("0.000001")
+STEP = 1  # in micro-units: a pull payment can have any amount
 
 
 class _Invoice(Struct):
@@ -131,13 +135,9 @@ class BtcPayProvider:
         state = _STATES.get(invoice.status)
         if state is None:
             raise ProviderError("its answer has a state that is not known", is_of_payment=True)
-        if invoice.additionalStatus in ("PaidOver", "PaidLate"):
+        is_partial = invoice.additionalStatus == "PaidPartial"
+        if invoice.additionalStatus in _OTHER_AMOUNTS and not (is_partial and state == "open"):
             state = "paid"  # with another amount, so it is doubtful
-        returns: tuple[SeenReturn, ...] = ()
-        if state == "paid":
-            found = await self._pull_payments()
-            own = [each for each in found if each.name.startswith(f"{OWN}{provider_id} ")]
-            returns = tuple([await self._refund(each) for each in own])
         return Seen(
             state=state,
             amount=_paid(invoice),
@@ -145,21 +145,23 @@ class BtcPayProvider:
             payment_id=_order(invoice),
             has_mode=True,
             charge_id=invoice.id,
-            returns=returns,
+            returns=await self._refunds(provider_id) if state == "paid" else (),
+            step=STEP,
         )
 
     async def refund(self, provider_id: str, charge_id: str, amount: int, key: str) -> SeenReturn:
         """See `Provider.refund`. An earlier pull payment of the same name is found."""
         del charge_id
-        name = f"{OWN}{provider_id} {key}"
-        for each in await self._pull_payments():
-            if each.name == name:
-                return await self._refund(each)
+        earlier = await self._refunds(provider_id)
+        for each in earlier:
+            if each.own_id == key:
+                return each
         invoice = await self._get(self._path(provider_id), _Invoice)
-        if invoice.currency != USD and not 0 < amount <= _paid(invoice):
+        returned = sum(each.amount for each in earlier if each.state != "void")
+        if invoice.currency != USD and not 0 < amount <= _paid(invoice) - returned:
             raise ProviderError("its invoice does not have this amount", is_final=True)
         request = {
-            "name": name,
+            "name": f"{OWN}{provider_id} {key}",
             "refundVariant": "Custom",
             "customAmount": as_decimal(amount),
             "customCurrency": invoice.currency,
@@ -183,11 +185,12 @@ class BtcPayProvider:
         """See `Provider.close`."""
         await self._calls.close()
 
-    async def _pull_payments(self) -> list[_PullPayment]:
-        """Return the pull payments of the store, also archived ones."""
-        return await self._get(
-            f"{self._store}/pull-payments?includeArchived=true", list[_PullPayment]
-        )
+    async def _refunds(self, provider_id: str) -> tuple[SeenReturn, ...]:
+        """Return the pull payments that this service has opened for an invoice."""
+        path = f"{self._store}/pull-payments?includeArchived=true"
+        found = await self._get(path, list[_PullPayment])
+        own = [each for each in found if each.name.startswith(f"{OWN}{provider_id} ")]
+        return tuple([await self._refund(each) for each in own])
 
     async def _refund(self, found: _PullPayment) -> SeenReturn:
         """Return a pull payment as a refund; one that was archived is taken back.
@@ -230,13 +233,13 @@ def _paid(invoice: _Invoice) -> int:
 
 
 def _micro(amount: str) -> int:
-    """Return an amount of the API in micro-units.
+    """Return an amount of the API in micro-units, rounded down.
 
     Raises:
         ProviderError: it is no amount.
     """
     try:
-        return micro(Decimal(amount))
+        return micro(Decimal(amount).quantize(_MICRO_UNIT, ROUND_DOWN))
     except (InvalidOperation, ValueError) as error:
         raise ProviderError("its answer has no amount", is_of_payment=True) from error
 

@@ -93,6 +93,26 @@ async def test_a_refund_has_the_currency_of_its_invoice(
     assert len(server.pulls) == 1
 
 
+async def test_refunds_of_an_invoice_in_coins_never_exceed_it(
+    server: BtcPayServer, provider: BtcPayProvider
+) -> None:
+    opened = await provider.create(new())
+    server.invoices[opened.provider_id].update(currency="BTC", amount="0.00030099")
+    server.settle(opened.provider_id)
+    seen = await provider.look(opened.provider_id)
+    assert (seen.amount, seen.currency, seen.step) == (300, "btc", 1)
+    first = await provider.refund(opened.provider_id, "", 299, "r1")
+    assert server.pulls[first.ref]["amount"] == "0.000299"
+    for amount in (0, 2, 300):
+        with pytest.raises(ProviderError) as refused:
+            await provider.refund(opened.provider_id, "", amount, "r2")
+        assert refused.value.is_final
+    await provider.refund(opened.provider_id, "", 1, "r2")
+    server.archive(first.ref)  # its coins come back, so they can be returned once more
+    await provider.refund(opened.provider_id, "", 299, "r3")
+    assert len(server.pulls) == 3
+
+
 async def test_another_amount_is_left_to_the_operator(
     server: BtcPayServer, provider: BtcPayProvider
 ) -> None:
@@ -102,7 +122,12 @@ async def test_another_amount_is_left_to_the_operator(
     server.invoices[opened.provider_id].update(status="Expired", additionalStatus="PaidLate")
     late = await provider.look(opened.provider_id)
     assert (late.state, late.amount) == ("paid", 0)
-    server.invoices[opened.provider_id].update(additionalStatus="PaidPartial")
+    for status, state in (("New", "open"), ("Expired", "paid"), ("Invalid", "paid")):
+        change = {"status": status, "additionalStatus": "PaidPartial"}
+        server.invoices[opened.provider_id].update(change)
+        partial = await provider.look(opened.provider_id)
+        assert (partial.state, partial.amount) == (state, 0), status
+    server.invoices[opened.provider_id].update(status="Expired", additionalStatus="None")
     assert (await provider.look(opened.provider_id)).state == "expired"
     for change in ({"status": "Odd"}, {"amount": "x"}, {"amount": None}):
         server.invoices[opened.provider_id].update(

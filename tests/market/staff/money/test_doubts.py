@@ -12,13 +12,14 @@ from support.payments.bank import Bank
 
 from market.base.errors import Code, MarketError
 from market.money.audit import audit_ledger
-from market.money.money import MICRO
+from market.money.money import MICRO, Currency
 from market.payments.provider import ProviderError
 from market.staff.money import doubts, second_person
 from market.staff.money.money_audit import audit_money
 from storage.engines.store import Store
 
 USD = MICRO
+COINS = dict.fromkeys(Currency, 10_000 * USD)  # the limits of a single person
 
 
 @pytest.fixture
@@ -173,6 +174,26 @@ async def test_a_refund_in_another_currency_survives_a_lost_answer_and_a_refusal
     await market.payments.refund(user, payment_id, 2 * USD)
     await look(market, payment_id)
     assert await available(market, user) == 19 * USD
+
+
+async def test_many_small_refunds_in_coins_return_no_more_than_their_share(
+    market: Market, bank: Bank
+) -> None:
+    """0.002 BTC are accepted as 100 USD, so 0.01 USD are a fifth of a micro-unit of BTC."""
+    user = await market.person(usd="1")
+    payment = await market.payments.create(user, 100 * USD)
+    bank.pay(payment.id)
+    bank.set(payment.id, currency="btc", amount=2_000, step=1)
+    await market.payments.find(user, payment.id)
+    await doubts.credit(market.context, ASKER, payment.id, COINS, why="arrived")
+    await look(market, payment.id)
+    for amount in (10_000, 10_000, 40_000, 50_000, 99_900_000):
+        market.clock.now += 3
+        await market.payments.refund(user, payment.id, amount)
+        await look(market, payment.id)
+    assert [each.amount for each in bank.of(payment.id).returns] == [1, 1_998]
+    # A refund of less than the least amount is refused, and its money stays in the wallet.
+    assert await available(market, user) == USD + 50_000
 
 
 async def test_a_payment_that_was_given_up_stays_so_until_the_facts_agree(
