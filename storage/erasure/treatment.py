@@ -345,6 +345,7 @@ _OF_USERS: Mapping[str, Rows] = {
         enums="kind",
         numbers="found_at pardoned_at",
         erased={"evidence": "''"},
+        hidden="evidence",  # a secret page of the service, and its right answer
     ),
     "exits": rows(
         _OWN,
@@ -614,6 +615,7 @@ _OF_USERS: Mapping[str, Rows] = {
             "terms_hash": "the proof of an agreement",
             "reason": "the proof of an agreement; the service or its staff wrote it",
         },
+        hidden="reason",  # that of a claw-back is for the staff
     ),
     "device_origins": rows(
         _DEVICES,

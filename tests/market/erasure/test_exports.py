@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 from support.base.cases import cases
 from support.market.books import refusal
+from support.market.exits import exit_device
 from support.market.leaving import MARKER, person
 from support.market.market import Market
+from support.market.staff import ROOT
+from support.market.staff_money import LIMITS
 
 from market.base.errors import Code, MarketError
 from market.erasure.exports import (
@@ -25,6 +28,7 @@ from market.erasure.exports import (
     Exports,
     safe_name,
 )
+from market.staff.cases import clawing
 from storage.blobs.base import BlobError, FullError
 from storage.engines.store import Transaction
 from storage.erasure import erasing
@@ -65,6 +69,29 @@ async def test_an_export_has_the_users_rows_and_no_secret(market: Market) -> Non
     assert "argon2" not in text
     assert "person1@example.com" not in text
     assert await market.store.read(_secrets_in, text) == []
+
+
+async def export_of(market: Market, user: str) -> zipfile.ZipFile:
+    """Ask for an export of a user, and download it."""
+    return await archive(market, user, (await market.leaving.exports.ask(user)).id)
+
+
+@pytest.mark.both_engines
+async def test_an_exits_owner_gets_neither_the_page_of_a_check_nor_a_reason_for_the_staff(
+    market: Market,
+) -> None:
+    page = "https://canary.example/logo.png: body of 7 bytes instead of 9"
+    device = await exit_device(market)
+    await market.exit_canaries.bar(device.id, "content", page)
+    await clawing.claw_back(market.context, ROOT, LIMITS, device.id, "colludes with ada")
+    read = await export_of(market, device.owner)
+    [finding] = rows(read, "exit_canaries")
+    assert finding["kind"] == "content"
+    events = [each["event"] for each in rows(read, "exit_consents")]
+    assert sorted(map(str, events)) == ["barred", "barred", "given"]
+    text = b"".join(read.read(name) for name in read.namelist()).decode()
+    assert "canary.example" not in text
+    assert "colludes" not in text
 
 
 async def _secrets_in(tx: Transaction, text: str) -> list[str]:
