@@ -23,11 +23,13 @@ class Column(NamedTuple):
         how: the kind of treatment.
         note: SQL for the value after the erasure, or the reason why the column is kept.
         is_secret: whether exports leave the column out.
+        shown: SQL for the value in exports; "" for the value as it is.
     """
 
     how: How
     note: str = ""
     is_secret: bool = False
+    shown: str = ""
 
 
 class Rows(NamedTuple):
@@ -58,6 +60,7 @@ def rows(
     erased: Mapping[str, str] | None = None,
     kept: Mapping[str, str] | None = None,
     hidden: str = "",
+    shown: Mapping[str, str] | None = None,
     exported: str | None = "",
 ) -> Rows:
     """Return the treatment of rows that stay. Lists of columns have spaces in between."""
@@ -69,7 +72,10 @@ def rows(
         **{name: (How.ERASED, value) for name, value in (erased or {}).items()},
         **{name: (How.KEPT, why) for name, why in (kept or {}).items()},
     }
-    columns = {name: Column(how, note, name in hidden_names) for name, (how, note) in found.items()}
+    columns = {
+        name: Column(how, note, name in hidden_names, (shown or {}).get(name, ""))
+        for name, (how, note) in found.items()
+    }
     return Rows(of, tuple(key.split()), columns, exported=exported)
 
 

@@ -195,6 +195,15 @@ def exported_columns(table: str) -> list[str]:
     return [name for name, column in TREATMENT[table].columns.items() if not column.is_secret]
 
 
+def _exported_values(table: str) -> str:
+    """Return SQL for the values of `exported_columns`, with their names."""
+    columns = TREATMENT[table].columns
+    return ", ".join(
+        f"{shown} AS {name}" if (shown := columns[name].shown) else name
+        for name in exported_columns(table)
+    )
+
+
 def exported_rows(table: str) -> str:
     """Return SQL for the condition of the rows of `:user` in a table that an export has."""
     rows = TREATMENT[table]
@@ -204,8 +213,7 @@ def exported_rows(table: str) -> str:
 
 def exported_part(table: str) -> str:
     """Return SQL for all that an export has of `:user` in a table, and nothing else of it."""
-    names = ", ".join(exported_columns(table))
-    return f"SELECT {names} FROM {table} WHERE {exported_rows(table)}"
+    return f"SELECT {_exported_values(table)} FROM {table} WHERE {exported_rows(table)}"
 
 
 async def exported(
@@ -231,7 +239,7 @@ async def exported(
     found = await tx.all(
         _all,
         f"""
-        SELECT {", ".join((*rows.key, *names))} FROM {table}
+        SELECT {", ".join(rows.key)}, {_exported_values(table)} FROM {table}
         WHERE {" AND ".join(conditions)}
         ORDER BY {", ".join(rows.key)} LIMIT :limit
         """,

@@ -252,6 +252,8 @@ _OF_USERS: Mapping[str, Rows] = {
         numbers="attempt earned price created_at review_until disputed_at resolved_at is_draw"
         " refunded withheld",
         erased={"reason": "NULL"},
+        # The buyer's statement for the staff: neither side of a dispute reads that of the other.
+        shown={"reason": "CASE WHEN buyer_id = :user THEN reason END"},
     ),
     "job_attempts": rows(
         _either("job_attempts", "job_id", _JOBS, _DEVICES),

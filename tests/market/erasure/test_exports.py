@@ -5,12 +5,14 @@ import io
 import json
 import os
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from support.base.cases import cases
 from support.market.books import refusal
 from support.market.exits import exit_device
+from support.market.jobs import on, specified
 from support.market.leaving import MARKER, person
 from support.market.market import Market
 from support.market.staff import ROOT
@@ -29,6 +31,7 @@ from market.erasure.exports import (
     safe_name,
 )
 from market.staff.cases import clawing
+from market.staff.money import judging
 from storage.blobs.base import BlobError, FullError
 from storage.engines.store import Transaction
 from storage.erasure import erasing
@@ -89,9 +92,40 @@ async def test_an_exits_owner_gets_neither_the_page_of_a_check_nor_a_reason_for_
     assert finding["kind"] == "content"
     events = [each["event"] for each in rows(read, "exit_consents")]
     assert sorted(map(str, events)) == ["barred", "barred", "given"]
+    assert words_of(read, ["canary.example", "colludes"]) == []
+
+
+def words_of(read: zipfile.ZipFile, words: Iterable[str]) -> list[str]:
+    """Return those of some words that an export has."""
     text = b"".join(read.read(name) for name in read.namelist()).decode()
-    assert "canary.example" not in text
-    assert "colludes" not in text
+    return [each for each in words if each in text]
+
+
+@pytest.mark.both_engines
+async def test_neither_side_of_a_dispute_exports_what_the_other_said_to_the_staff(
+    market: Market,
+) -> None:
+    buyer, worker = await market.person(credit="10"), await market.person()
+    job_id = await specified(market, buyer)
+    await market.jobs.complete(await on(market, job_id, worker), job_id, "the result")
+    await market.reviews.dispute(buyer, job_id, "claim-of-buyer")
+    await market.answers.answer(worker, job_id, "answer-of-worker")
+    await judging.decide(
+        market.context, ROOT, job_id, judging.Verdict(50), LIMITS, "reason-for-both"
+    )
+    await market.appeals.appeal(buyer, job_id, "appeal-of-buyer")
+    await market.appeals.appeal(worker, job_id, "appeal-of-worker")
+    said = {
+        buyer: ["claim-of-buyer", "appeal-of-buyer"],
+        worker: ["answer-of-worker", "appeal-of-worker"],
+    }
+    both = [*said[buyer], *said[worker], "reason-for-both"]
+    for side in (buyer, worker):
+        read = await export_of(market, side)
+        assert words_of(read, both) == [*said[side], "reason-for-both"]
+        [review] = rows(read, "job_reviews")
+        assert (review["job_id"], review["state"]) == (job_id, "upheld")
+        assert review["reason"] == ("claim-of-buyer" if side == buyer else None)
 
 
 async def _secrets_in(tx: Transaction, text: str) -> list[str]:
