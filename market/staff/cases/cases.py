@@ -32,7 +32,7 @@ from market.staff.base.acts import (
 from market.staff.base.roles import Action, Author
 from market.staff.cases import clawing
 from market.staff.cases.appeals import Appeals
-from market.staff.cases.base import Case, CaseKind, Decision, Evidence, Kind
+from market.staff.cases.base import Case, CaseKind, Decision, Evidence, Kind, Parties
 from market.staff.cases.canaries import Canaries
 from market.staff.cases.rewards import Rewards
 from market.staff.cases.samples import Samples
@@ -143,6 +143,7 @@ class Cases:
         case = await self._find(kind, case_id)
 
         async def look(tx: Transaction) -> tuple[Shown, Changes]:
+            await _require_no_party(tx, author, await KINDS[kind].parties(tx, case))
             decided = await queries.of_cases(tx, kind, [case.id])
             found = await KINDS[kind].evidence(tx, case)
             return Shown(JudgedCase(case, decided.get(case.id)), found), {"kind": (None, kind)}
@@ -288,8 +289,7 @@ class Cases:
     async def _require_judge(self, tx: Transaction, author: Author, case: Case) -> None:
         """Refuse a party of a case, and the authors of an earlier decision about it."""
         parties = await KINDS[case.kind].parties(tx, case)
-        for user_id in parties.users:
-            await require_stranger(tx, author, user_id)
+        await _require_no_party(tx, author, parties)
         if {author_key(author), f"unix:{author.unix_user}"} & parties.judges:
             raise MarketError(Code.NOT_PERMITTED, FIRST_JUDGE)
 
@@ -300,6 +300,12 @@ class Cases:
             raise MarketError(Code.CASE_DECIDED)
         if await queries.of_cases(tx, case.kind, [case.id]):
             raise MarketError(Code.CASE_DECIDED)
+
+
+async def _require_no_party(tx: Transaction, author: Author, parties: Parties) -> None:
+    """Refuse a member if an own account is a user of the case."""
+    for user_id in parties.users:
+        await require_stranger(tx, author, user_id)
 
 
 def _in_part(case: Case, percent: int) -> Case:

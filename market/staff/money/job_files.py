@@ -5,6 +5,7 @@ from market.events.context import Context
 from market.files.artifacts import NOT_WHOLE
 from market.staff.base.acts import JOB, Act, Changes, act, require_name
 from market.staff.base.roles import Action, Author
+from market.staff.money import judging
 from storage.engines.store import Transaction
 from storage.files import artifacts as artifact_queries
 from storage.files.artifacts import ArtifactRow
@@ -23,14 +24,16 @@ async def opened(context: Context, author: Author, job_id: str, file_id: str) ->
         file_id: a whole output or checkpoint of one of its attempts.
 
     Raises:
-        MarketError: `not_permitted`, also for a job that was never disputed; `invalid_field`,
-            `job_not_found`; `artifact_not_found`, also for a file of another job.
+        MarketError: `not_permitted`, also for a job that was never disputed, or whose review is
+            about an own account; `invalid_field`, `job_not_found`; `artifact_not_found`, also for a
+            file of another job.
     """
     require_name(job_id)
     require_name(file_id)
     job = await context.store.read(_find, job_id.lower())
 
     async def look(tx: Transaction) -> tuple[ArtifactRow, Changes]:
+        await judging.require_no_side(tx, author, job.id)
         rows = await review_queries.of_job(tx, job.id)
         if all(row.disputed_at is None for row in rows):
             message = "Only files of a job that was disputed can be opened."

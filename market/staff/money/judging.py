@@ -46,6 +46,7 @@ from storage.jobs import reviews as review_queries
 from storage.jobs.answers import AnswerRow
 from storage.jobs.jobs import JobRow
 from storage.jobs.reviews import DisputesRow, ReviewRow
+from storage.staff.base import staff as staff_queries
 from storage.staff.money import judging as queries
 from storage.staff.money.judging import DeviceHistoryRow
 
@@ -106,7 +107,7 @@ class Decided(Struct, frozen=True):
 async def evidence(context: Context, author: Author, job_id: str) -> Evidence:
     """Return the evidence about a job; the log records that it was read.
 
-    The support role sees only jobs that were disputed.
+    The support role sees only jobs that were disputed, and no member a review of an own account.
 
     Raises:
         MarketError: `not_permitted`, `invalid_field`, `job_not_found`.
@@ -115,6 +116,7 @@ async def evidence(context: Context, author: Author, job_id: str) -> Evidence:
     job = await context.store.read(_find, job_id.lower())
 
     async def look(tx: Transaction) -> tuple[Evidence, Changes]:
+        await require_no_side(tx, author, job.id)
         found = await _evidence(tx, await _find(tx, job.id))
         is_disputed = any(row.disputed_at is not None for row in found.reviews)
         if isinstance(author, Member) and author.role is Role.SUPPORT and not is_disputed:
@@ -128,13 +130,19 @@ async def evidence(context: Context, author: Author, job_id: str) -> Evidence:
 async def disputes(context: Context, author: Author, *, limit: int) -> list[ReviewRow]:
     """Return the reviews that wait for a decision, the oldest dispute first.
 
+    A member sees that an own account is in dispute, and no reason of it.
+
     Raises:
         MarketError: `not_permitted`.
     """
 
     async def look(tx: Transaction) -> list[ReviewRow]:
         await permit(tx, author, Action.JOB_VIEW)
-        return await review_queries.disputed(tx, limit=limit)
+        rows = await review_queries.disputed(tx, limit=limit)
+        if not isinstance(author, Member):
+            return rows
+        own = await staff_queries.own_users(tx, author.staff_id)
+        return [row if own.isdisjoint(_sides([row])) else row._replace(reason=None) for row in rows]
 
     return await context.store.read(look)
 
@@ -164,13 +172,12 @@ async def decide(
 
     async def change(tx: Transaction) -> tuple[Decided, Changes]:
         await tx.lock("jobs", [job.id])
+        await require_no_side(tx, author, job.id)
         rows = await review_queries.of_job(tx, job.id)
         disputed = [row for row in rows if row.state == ReviewStatus.DISPUTED]
         if not disputed:
             before = _decided_before(rows, job, verdict)
             return before, {REPEATED: (None, verdict.word)}
-        for row in disputed:
-            await require_stranger(tx, author, row.user_id)
         new = _amount(job, disputed, verdict)
         waiting = await _earlier(tx, context, new) if new.amount else None
         if waiting is not None:
@@ -203,8 +210,18 @@ async def post(
 
 
 async def parties(tx: Transaction, job_id: str) -> list[str]:
-    """Return the buyer of a job and the workers whose pay was reviewed."""
+    """Return the buyer of a job and the workers whose pay was reviewed; [] without a review."""
     return _sides(await review_queries.of_job(tx, job_id))
+
+
+async def require_no_side(tx: Transaction, author: Author, job_id: str) -> None:
+    """Check that no party of a reviewed job is the author's own account.
+
+    Raises:
+        MarketError: `not_permitted`.
+    """
+    for party in await parties(tx, job_id):
+        await require_stranger(tx, author, party)
 
 
 async def disputing(tx: Transaction, job_id: str) -> list[str]:

@@ -21,7 +21,6 @@ from market.staff.base.acts import (
     act,
     reason,
     require_name,
-    require_stranger,
 )
 from market.staff.base.requests import Decision
 from market.staff.base.roles import MATRIX, Action, Author, require
@@ -93,10 +92,7 @@ async def approve(
 
     async def change(tx: Transaction) -> tuple[Outcome, Changes]:
         waiting = await require_approvable(tx, context, author, row.id)
-        judged_job = json.loads(waiting.payload).get("job")
-        if judged_job is not None:  # a dispute, or an appeal: both sides are parties
-            for party in await judging.parties(tx, judged_job):
-                await require_stranger(tx, author, party)
+        await _require_no_side(tx, author, waiting)
         if payload_hash(waiting.payload) != waiting.payload_hash:
             raise MarketError(Code.APPROVAL_OVER, "The stored request was changed; it is void.")
         decided = await writes.decide(
@@ -131,6 +127,7 @@ async def refuse(context: Context, author: Author, approval_id: str, why: str) -
 
     async def change(tx: Transaction) -> tuple[Refused, Changes]:
         waiting = await _waiting(tx, context, row.id)
+        await _require_no_side(tx, author, waiting)
         key = author_key(author)
         decided = await writes.decide(tx, row.id, Decision.REFUSED, by=key, now=context.now())
         assert decided  # noqa: S101 - the log is locked, and the row was undecided
@@ -190,6 +187,13 @@ async def _require_another(tx: Transaction, row: ApprovalRow, author: Author) ->
         raise MarketError(
             Code.NOT_PERMITTED, "You asked for this yourself: a second person has to approve it."
         )
+
+
+async def _require_no_side(tx: Transaction, author: Author, row: ApprovalRow) -> None:
+    """Refuse a side of the job that a request is about: a dispute, or an appeal."""
+    job_id = json.loads(row.payload).get("job")
+    if job_id is not None:
+        await judging.require_no_side(tx, author, job_id)
 
 
 async def _require_asker(tx: Transaction, row: ApprovalRow) -> None:

@@ -78,18 +78,27 @@ async def owns(tx: Transaction, staff_id: str, user_id: str) -> bool:
     return found is not None
 
 
+# The users of a member, as `owns` decides about one.
+_OWN_USERS = """
+    SELECT u.id FROM users AS u JOIN staff AS s ON s.email_key = u.email_key
+    WHERE s.id = :staff_id
+    UNION ALL SELECT o.user_id FROM staff_users AS o WHERE o.staff_id = :staff_id
+"""
+
+
+async def own_users(tx: Transaction, staff_id: str) -> set[str]:
+    """Return the users that are a member (`owns`)."""
+    return set(await tx.all(str, _OWN_USERS, staff_id=staff_id))
+
+
 async def bought_through(tx: Transaction, staff_id: str, device_id: str) -> bool:
     """Return whether an exit has unpaid earnings from sessions of a member's own users (`owns`)."""
     found = await tx.one(
         int,
-        """
+        f"""
         SELECT 1 FROM exit_earnings AS e JOIN bandwidth_sessions AS b ON b.id = e.session_id
         WHERE e.device_id = :device_id AND e.paid_at IS NULL AND e.reversed_at IS NULL
-            AND b.user_id IN (
-                SELECT u.id FROM users AS u JOIN staff AS s ON s.email_key = u.email_key
-                WHERE s.id = :staff_id
-                UNION ALL SELECT o.user_id FROM staff_users AS o WHERE o.staff_id = :staff_id
-            )
+            AND b.user_id IN ({_OWN_USERS})
         LIMIT 1
         """,
         staff_id=staff_id,

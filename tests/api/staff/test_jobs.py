@@ -54,8 +54,8 @@ async def test_a_dispute_is_shown_with_its_log(staff: StaffApi) -> None:
     assert (other.status, other.code) == (404, "job_not_found")
 
 
-async def left_files(staff: StaffApi) -> tuple[str, str, str, Any]:
-    """Have a job done with a file, and with one that has not arrived; return all and the buyer."""
+async def left_files(staff: StaffApi) -> tuple[str, str, str, Any, Any]:
+    """Have a job done with a file, and with one that has not arrived; return all and both sides."""
     service = staff.service
     buyer, owner = await service.person(credit="1"), await service.person()
     made = await service.call("POST", "/api/jobs", WANTED, token=buyer.token)
@@ -68,7 +68,7 @@ async def left_files(staff: StaffApi) -> tuple[str, str, str, Any]:
     )
     finished = await service.call("POST", f"/api/worker/jobs/{job_id}/complete", headers=device)
     assert finished.status == 200, finished.body
-    return job_id, file_id, str(begun.body["artifact_id"]), buyer
+    return job_id, file_id, str(begun.body["artifact_id"]), buyer, owner
 
 
 async def saved(staff: StaffApi, path: str, token: str) -> tuple[int, bytes, Any]:
@@ -81,7 +81,7 @@ async def saved(staff: StaffApi, path: str, token: str) -> tuple[int, bytes, Any
 
 
 async def test_a_file_of_a_disputed_job_is_saved_by_judges_alone(staff: StaffApi) -> None:
-    job_id, file_id, partial_id, buyer = await left_files(staff)
+    job_id, file_id, partial_id, buyer, owner = await left_files(staff)
     token, path = await staff.token(Role.FINANCE), f"/jobs/{job_id}/files/{file_id}"
     early = await staff.call("GET", path, token=token)
     assert (early.status, early.code) == (401, "not_permitted")
@@ -98,10 +98,15 @@ async def test_a_file_of_a_disputed_job_is_saved_by_judges_alone(staff: StaffApi
     where = await staff.call("GET", f"{path}/address", token=token)
     assert where.body["url"] == f"{PREFIX}{path}"
     support = await staff.token(Role.SUPPORT)
+    party = await staff.hire(Role.FINANCE, "party")
+    own = await staff.login(party)
+    declare = {"user": owner.user_id, "reason": "mine"}
+    await staff.call("POST", f"/staff/{party.id}/declare", declare, token=own)
     other_job, *_ = await disputed(staff)
     for refused, asker, code in (
         (path, support, "not_permitted"),
         (f"{path}/address", support, "not_permitted"),
+        (path, own, "not_permitted"),
         (f"/jobs/{other_job}/files/{file_id}", token, "artifact_not_found"),
         (f"/jobs/{job_id}/files/{partial_id}", token, "artifact_not_found"),
         (f"/jobs/{job_id}/files/none", token, "artifact_not_found"),
@@ -140,5 +145,12 @@ async def test_nobody_judges_a_dispute_of_an_own_account(staff: StaffApi) -> Non
         token = await staff.login(member)
         declare = {"user": party.user_id, "reason": "mine"}
         await staff.call("POST", f"/staff/{member.id}/declare", declare, token=token)
-        refused = await staff.call("POST", f"/jobs/{job_id}/uphold", WHY, token=token)
-        assert (refused.status, refused.code) == (401, "not_permitted")
+        for method, path, body in (
+            ("POST", "/uphold", WHY),
+            ("GET", "", None),
+            ("POST", "/log", {}),
+        ):
+            refused = await staff.call(method, f"/jobs/{job_id}{path}", body, token=token)
+            assert (refused.status, refused.code) == (401, "not_permitted"), path
+        [listed] = (await staff.call("GET", "/disputes", token=token)).body["disputes"]
+        assert (listed["job_id"], listed["reason"]) == (job_id, None)

@@ -125,6 +125,8 @@ async def test_the_first_judges_and_both_sides_judge_no_appeal(market: Market) -
     assert await refusal(first) is Code.NOT_PERMITTED
     judge = await member(market, Role.FINANCE)
     await accounts.declare(market.context, acting(judge), judge.id, worker, "mine")
+    read = cases_of(market).shown(acting(judge), Kind.APPEAL, appeal.id)
+    assert await refusal(read) is Code.NOT_PERMITTED
     party = decide(market, Kind.APPEAL, appeal.id, UPHELD, acting(judge))
     assert await refusal(party) is Code.NOT_PERMITTED
     asked = await decide(market, Kind.APPEAL, appeal.id, VOIDED, SECOND, NOTHING)

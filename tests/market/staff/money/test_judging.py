@@ -17,6 +17,7 @@ from market.erasure.acts import OwnActs
 from market.money.money import MICRO, Currency
 from market.staff.audit import audit_all
 from market.staff.base.roles import Author, Machine, Role
+from market.staff.members import accounts
 from market.staff.money import approvals, judging
 from market.staff.money.approvals import Limits, State
 from market.staff.money.judging import Decided, Evidence, Verdict
@@ -119,6 +120,32 @@ async def test_support_sees_disputed_jobs_only(market: Market) -> None:
     job_id = await disputed(market, buyer, worker)
     assert await look(market, job_id, support)
     assert await refusal(decide(market, job_id, UPHOLD, support)) is Code.NOT_PERMITTED
+
+
+@pytest.mark.both_engines
+async def test_a_member_reads_no_dispute_of_an_own_account(market: Market) -> None:
+    sides = [await market.person(credit="10"), await market.person()]
+    job_id = await disputed(market, sides[0], sides[1])
+    other = await disputed(market, await market.person(credit="10"), await market.person())
+    asked = (await decide(market, job_id, Verdict(50), ASKER, NOTHING)).outcome
+    for index, side in enumerate(sides):
+        made = await member(market, Role.FINANCE, f"side{index}")
+        await accounts.declare(market.context, acting(made), made.id, side, "mine")
+        listed = await judging.disputes(market.context, acting(made), limit=9)
+        shown = {each.job_id: each.reason for each in listed}
+        assert shown == {job_id: None, other: "an empty file"}
+        for act in (
+            look(market, job_id, acting(made)),
+            decide(market, job_id, REVERSE, acting(made)),
+            refuse(market.context, acting(made), asked.id, "no"),
+            approve(market.context, acting(made), asked.id),
+        ):
+            assert await refusal(act) is Code.NOT_PERMITTED
+        assert await look(market, other, acting(made))
+    for reader in (ROOT, acting(await member(market, Role.FINANCE))):
+        listed = await judging.disputes(market.context, reader, limit=9)
+        assert [each.reason for each in listed] == ["an empty file"] * 2
+        assert await look(market, job_id, reader)
 
 
 @pytest.mark.both_engines
