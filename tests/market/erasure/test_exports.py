@@ -19,6 +19,7 @@ from support.market.staff import ROOT
 from support.market.staff_money import LIMITS
 
 from market.base.errors import Code, MarketError
+from market.erasure.acts import OwnActs
 from market.erasure.exports import (
     AT_ONCE_MAX,
     DOWNLOADS_MAX,
@@ -30,7 +31,13 @@ from market.erasure.exports import (
     Exports,
     safe_name,
 )
+from market.money.money import GB
+from market.staff import rule_stops
+from market.staff.abuse import exit_use, rule_tickets, tickets
+from market.staff.abuse.exit_use import Destination, Found, Question, Use
+from market.staff.abuse.tickets import Outcome, State
 from market.staff.cases import clawing
+from market.staff.finding import history
 from market.staff.money import judging
 from storage.blobs.base import BlobError, FullError
 from storage.engines.store import Transaction
@@ -126,6 +133,38 @@ async def test_neither_side_of_a_dispute_exports_what_the_other_said_to_the_staf
         [review] = rows(read, "job_reviews")
         assert (review["job_id"], review["state"]) == (job_id, "upheld")
         assert review["reason"] == ("claim-of-buyer" if side == buyer else None)
+
+
+@pytest.mark.both_engines
+async def test_a_user_learns_of_a_halt_and_of_no_complaint_or_case(market: Market) -> None:
+    user = await market.person(usd="20")
+    session = (await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=None)).session_id
+    at, context = market.clock.now, market.context
+    scan = rule_tickets.Found("scan", session, at, {"port": 22, "targets": 231})
+    stopped = await rule_stops.stop(context, scan, 600)
+    assert stopped is not None
+    assert stopped.ticket is not None
+    use = Use(session, "d", at, at + 5, "tcp", 22, 0, Destination.EQUAL, 1, 2, "ended")
+
+    async def used(_: Question) -> Found:
+        return Found([use], ())
+
+    asked = Question("192.0.2.1", at, "203.0.113.9", 22)
+    for ticket in (None, stopped.ticket):
+        await exit_use.look_up(context, ROOT, asked, ticket, used)
+    for state in (State.CONTACTED, State.ANSWERED, State.LEGAL):
+        await tickets.move(context, ROOT, stopped.ticket, state, "an authority asks")
+    await tickets.close(context, ROOT, stopped.ticket, Outcome.CUSTOMER_WARNED, "the end")
+    ticket_acts = {f"ticket.{each}" for each in ("open", "move", "answer", "legal", "close")}
+    hidden = {"search.exit", *ticket_acts}
+    logged = await history.read(context, ROOT, user=user, limit=50)
+    assert {each.action for each in logged} == {"session.halt", *hidden}
+    shown = {"session.halt"}
+    read = await export_of(market, user)
+    assert {each["action"] for each in rows(read, "staff_log")} == shown
+    acts = await OwnActs(context).page(user, limit=50)
+    assert {each.row.action for each in acts} == shown
+    assert words_of(read, ["an authority asks", "ticket.", "203.0.113.9"]) == []
 
 
 async def _secrets_in(tx: Transaction, text: str) -> list[str]:
