@@ -253,9 +253,37 @@ class ApiKeys:
         async def unit(tx: Transaction) -> IssuedKey:
             await lock_user(tx, user_id)  # another transaction that rolls or changes the key waits
             await require_current(tx, user_id, self._now(), Maker(login_id))
-            return await _roll(tx, self._context, user_id, key_id, overlap_seconds=overlap_seconds)
+            return await self._roll(tx, user_id, key_id, overlap_seconds)
 
-        return await self._store.write(unit)
+        issued = await self._store.write(unit)
+        self._letters.wake()
+        return issued
+
+    async def _roll(
+        self, tx: Transaction, user_id: str, key_id: str, overlap_seconds: int
+    ) -> IssuedKey:
+        context, now = self._context, self._now()
+        row = await _own(tx, user_id, key_id)
+        if overlap_seconds:
+            ends_at = now + overlap_seconds
+            has_ended = not await queries.end_by(tx, key_id, expires_at=ends_at, now=now)
+        else:
+            has_ended = not await end(tx, context, row, now)
+        if has_ended:
+            raise MarketError(Code.KEY_NOT_FOUND)
+        lifetime = None if row.expires_at is None else row.expires_at - row.created_at
+        text = new_text()
+        successor = row._replace(
+            id=context.identifiers.new(),
+            key_hash=digest(text),
+            prefix=text[:SHOWN_CHARACTERS],
+            created_at=now,
+            expires_at=None if lifetime is None else now + lifetime,
+            last_used_at=None,
+            last_used_network=None,
+        )
+        await _add(tx, context, successor, self._letters)
+        return IssuedKey(text, successor)
 
     async def warn(self) -> int:
         """Notify owners of keys that expire soon. Return the number of notified keys.
@@ -356,13 +384,7 @@ async def issue(
         last_used_at=None,
         last_used_network=None,
     )
-    await _add(tx, context, row)
-    if days is None or set(new.scopes) == set(Scope):
-
-        def write(to: str, app_url: str) -> Message:
-            return strong_key_created(to, app_url, row.name)
-
-        await letters.put(tx, user_id, f"key created:{key_id}", write)
+    await _add(tx, context, row, letters)
     return IssuedKey(text, row)
 
 
@@ -394,14 +416,22 @@ async def _with_owner(tx: Transaction, key_hash: str) -> _Found | None:
     return _Found(row, owner, suspended) if owner is not None else None
 
 
-async def _add(tx: Transaction, context: Context, row: KeyRow) -> None:
+async def _add(tx: Transaction, context: Context, row: KeyRow, letters: Letters) -> None:
+    """Add a new key or a successor, and notify its owner."""
     await queries.forget_ended(tx, row.user_id, before=row.created_at - KEPT_SECONDS)
     live = await queries.count_live(tx, row.user_id, row.created_at)
     require(live + 1, KEYS_MAX, Code.TOO_MANY_KEYS)
     await queries.insert(tx, row)
     expires_at = None if row.expires_at is None else timestamp(row.expires_at)
-    data = KeyCreated(row.id, row.name, row.scopes.split(), expires_at)
+    scopes = row.scopes.split()
+    data = KeyCreated(row.id, row.name, scopes, expires_at)
     await record(tx, context, row.user_id, data, subject_id=row.id)
+    if expires_at is None or set(scopes) == set(Scope):
+
+        def write(to: str, app_url: str) -> Message:
+            return strong_key_created(to, app_url, row.name)
+
+        await letters.put(tx, row.user_id, f"key created:{row.id}", write)
 
 
 async def _listed(tx: Transaction, user_id: str, now: int, *, limit: int) -> list[ListedKey]:
@@ -453,32 +483,6 @@ async def end(tx: Transaction, context: Context, row: KeyRow, now: int) -> bool:
         return False
     await record(tx, context, row.user_id, KeyRevoked(row.id, row.name), subject_id=row.id)
     return True
-
-
-async def _roll(
-    tx: Transaction, context: Context, user_id: str, key_id: str, *, overlap_seconds: int
-) -> IssuedKey:
-    now = context.now()
-    row = await _own(tx, user_id, key_id)
-    if overlap_seconds:
-        has_ended = not await queries.end_by(tx, key_id, expires_at=now + overlap_seconds, now=now)
-    else:
-        has_ended = not await end(tx, context, row, now)
-    if has_ended:
-        raise MarketError(Code.KEY_NOT_FOUND)
-    lifetime = None if row.expires_at is None else row.expires_at - row.created_at
-    text = new_text()
-    successor = row._replace(
-        id=context.identifiers.new(),
-        key_hash=digest(text),
-        prefix=text[:SHOWN_CHARACTERS],
-        created_at=now,
-        expires_at=None if lifetime is None else now + lifetime,
-        last_used_at=None,
-        last_used_network=None,
-    )
-    await _add(tx, context, successor)
-    return IssuedKey(text, successor)
 
 
 async def _own(tx: Transaction, user_id: str, key_id: str) -> KeyRow:

@@ -359,6 +359,26 @@ async def test_a_strong_key_causes_an_email(
     assert "everything" in texts[1]
 
 
+async def test_a_successor_of_a_strong_key_causes_an_email(
+    market: Market, recovery: Recovery, letters: Inbox, token: str
+) -> None:
+    me = (await caller(market, token)).profile.user_id
+    await recovery.reset(await forgotten(recovery, letters), "another password")
+    weak = NewKey(name="weak", scopes=(Scope.WALLET_READ,))
+    endless = replace(weak, name="endless", expires_in_days=None)
+    everything = NewKey(name="everything", scopes=tuple(Scope))
+    made = [await market.keys.create(me, new) for new in (weak, endless, everything)]
+    await letters.look()
+    before = len(letters.sent)
+    for overlap_hours, key in enumerate(made):
+        await market.keys.roll(me, key.row.id, overlap_hours=overlap_hours)
+    await letters.look()
+    told = [(each.subject, each.text) for each in letters.sent[before:]]
+    assert [subject for subject, _ in told] == ["A strong API key was made"] * 2
+    assert "endless" in told[0][1]
+    assert "everything" in told[1][1]
+
+
 async def test_a_reset_ends_the_keys_of_apps(
     market: Market, recovery: Recovery, letters: Inbox, token: str
 ) -> None:
