@@ -57,7 +57,7 @@ class ParticularsRoutes:
                 "Which particulars my next invoices have",
                 self.show,
                 ParticularsReply,
-                scope=Scope.WALLET_READ,
+                scope=Scope.ACCOUNT_READ,
             ),
             Route(
                 "PUT",

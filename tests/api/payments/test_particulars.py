@@ -44,6 +44,21 @@ async def test_a_document_with_particulars_is_an_invoice(tmp_path: Path) -> None
         assert (bad.code, bad.field) == ("invalid_field", "country")
 
 
+async def test_a_key_for_the_wallet_reads_documents_and_no_particulars(tmp_path: Path) -> None:
+    async with shop(tmp_path) as taking:
+        service, ada = taking.service, await taking.service.person()
+        await service.call("PUT", PATH, ADA, token=ada.token)
+        receipt = f"/api/payments/{await taking.pay(ada)}/receipt"
+        for scope, refused, allowed in (
+            ("wallet:read", PATH, receipt),
+            ("account:read", receipt, PATH),
+        ):
+            new = {"name": "k", "scopes": [scope]}
+            key = (await service.call("POST", "/api/keys", new, token=ada.token)).body["key"]
+            assert (await service.call("GET", refused, token=key)).code == "scope_missing"
+            assert (await service.call("GET", allowed, token=key)).status == 200
+
+
 async def test_the_longest_particulars_hide_no_amount(tmp_path: Path) -> None:
     """Letters outside of Latin scripts are written as numbers, so they take many lines."""
     letter = "\N{SQUARED CJK UNIFIED IDEOGRAPH-624B}"
