@@ -3,16 +3,19 @@
 Theory of operation
 -------------------
 One `Handshake` owns the client's socket, the protocol that its first byte has chosen, and a place
-among the deadlines. It is in one of four states (`TRANSITIONS` has the arrows):
+among the deadlines. It is in one of five states (`TRANSITIONS` has the arrows):
 
 * READING: the client has to say more. `ready` reads, and runs the loop below.
+* PAUSED: the client has said as much as one turn of the loop reads (`READS_PER_TURN`); `_go_on`
+  continues in the next turn, after all others and after the deadlines.
 * ADMISSION: the meter looks the client up in the store. Nothing is read meanwhile; arriving bytes
   wait in the kernel, and the handshake remembers that some have arrived.
 * HANDED_OVER: there is a session and a request, and both went to `requested`, with the socket.
 * CLOSED: it was refused, has left, took too long, or was cut.
 
 `_run` is the only loop: take the protocol's next event, send the protocol's bytes, act. With no
-event left it reads and feeds, and returns when there is nothing to read. No step calls it again: a
+event left it reads and feeds, and returns when there is nothing to read, or when it has read enough
+for one turn. No step calls it again: a
 decision that is known at once is returned by the meter, and the same loop goes on; one that is not
 comes back through `_decided`, which starts the loop anew.
 
@@ -57,6 +60,9 @@ from proxyd.wire.wants import SEPARATOR, Wants, WantsError, split, wanted
 READ_BYTES: Final = 512 - 33
 # After a read that was filled: a head of HTTP, mostly.
 LONG_READ_BYTES: Final = 4096
+# Of long reads: with the first one they are more than the largest head of HTTP. A client without
+# credentials that says more must not keep the loop from all others.
+READS_PER_TURN: Final = 4
 PASSWORD_PORT: Final = -1
 # As in `relay.halfpipe`: a third less than the methods of a socket, which do the same.
 _os_read: Final = os.read
@@ -106,17 +112,20 @@ class HandshakeState(IntEnum):
     """State of a handshake."""
 
     READING = 0
-    ADMISSION = 1
-    HANDED_OVER = 2
-    CLOSED = 3
+    PAUSED = 1
+    ADMISSION = 2
+    HANDED_OVER = 3
+    CLOSED = 4
 
 
 TRANSITIONS: Final = {
     HandshakeState.READING: (
+        HandshakeState.PAUSED,
         HandshakeState.ADMISSION,
         HandshakeState.HANDED_OVER,
         HandshakeState.CLOSED,
     ),
+    HandshakeState.PAUSED: (HandshakeState.READING, HandshakeState.CLOSED),
     HandshakeState.ADMISSION: (HandshakeState.READING, HandshakeState.CLOSED),
     HandshakeState.HANDED_OVER: (),
     HandshakeState.CLOSED: (),
@@ -147,6 +156,7 @@ class HandshakeServices:
 
 # Names of this module: a lookup of an enumeration's member costs six times that (3.11).
 _READING: Final = HandshakeState.READING
+_PAUSED: Final = HandshakeState.PAUSED
 _ADMISSION: Final = HandshakeState.ADMISSION
 _HANDED_OVER: Final = HandshakeState.HANDED_OVER
 _CLOSED: Final = HandshakeState.CLOSED
@@ -225,10 +235,14 @@ class Handshake(Watcher, Expiring, MeteredConnection):
     # --- the loop ------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Act on the client's events until more bytes, or a decision of the store, are needed."""
+        """Act on the client's events until more bytes, or a decision of the store, are needed.
+
+        A client that sends more than one turn reads is read again in the next turn.
+        """
         protocol = self._protocol
         if protocol is None:
             return
+        reads = 0
         while True:
             event = protocol.next_event()
             output = protocol.data_to_send()
@@ -236,10 +250,28 @@ class Handshake(Watcher, Expiring, MeteredConnection):
                 self.abort()
                 return
             if event is None:
-                if not self._unread or not self._receive(LONG_READ_BYTES):
+                if not self._unread:
+                    return
+                if reads == READS_PER_TURN:
+                    self._to(_PAUSED)
+                    self._services.reactor.loop.call_soon(self._go_on)
+                    return
+                reads += 1
+                if not self._receive(LONG_READ_BYTES):
                     return
             elif not self._act(protocol, event):
                 return
+
+    def _go_on(self) -> None:
+        """Continue after a pause; the client may be gone, or cut, meanwhile."""
+        if self._state is not _PAUSED:
+            return
+        try:
+            self._to(_READING)
+            if self._receive(LONG_READ_BYTES):
+                self._run()
+        except Exception as error:  # noqa: BLE001 - logged there; half a connection helps nobody
+            self.fail(error)
 
     def _receive(self, most: int) -> bool:
         """Read, and feed the protocol; False when there is nothing to read, or the client is gone.

@@ -15,14 +15,23 @@ from support.market.metering import grant_of
 from proxyd import connection, handshake
 from proxyd.access import Ending
 from proxyd.counters import Counters
-from proxyd.handshake import PASSWORD_PORT, READ_BYTES, Client, Handshake, HandshakeServices
+from proxyd.handshake import (
+    LONG_READ_BYTES,
+    PASSWORD_PORT,
+    READ_BYTES,
+    READS_PER_TURN,
+    Client,
+    Handshake,
+    HandshakeServices,
+)
 from proxyd.loop.deadlines import Deadlines
-from proxyd.loop.poller import READS
+from proxyd.loop.poller import GONE, READABLE, READS
 from proxyd.loop.reactor import Reactor
 from proxyd.metering.session import LiveSession
 from proxyd.metering.tallies import Tallies
 from proxyd.relay.closing import Closer
-from proxyd.wire.events import Connect, Refusal, Request, ServerProtocol
+from proxyd.wire.events import Connect, Event, Refusal, Request, ServerProtocol
+from proxyd.wire.http import CHALLENGES_MAX, HEAD_MAX_BYTES
 from proxyd.wire.wants import Wants, parse
 
 if TYPE_CHECKING:
@@ -210,6 +219,96 @@ async def test_an_admitted_client_that_sends_nothing_more_is_recorded(scenes) ->
         0,
         "timed_out",
     )
+
+
+# --- clients that say too much --------------------------------------------------------------------
+
+
+class Insatiable(ServerProtocol):
+    """Takes any number of bytes, and never has an event; counts the reads of each turn."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def receive_data(self, data: bytes) -> None:
+        self.reads += 1
+
+    def next_event(self) -> Event | None:
+        return None
+
+    def data_to_send(self) -> bytes:
+        return b""
+
+
+def never_ending(scene: Scene) -> Insatiable:
+    """Have the handshake listen to a client that has said a lot, by a protocol without a limit."""
+    protocol = scene.handshake._protocol = Insatiable()
+    scene.peer.setblocking(False)
+    assert scene.peer.send(bytes(1 << 17)) > 2 * READS_PER_TURN * LONG_READ_BYTES + READ_BYTES
+    return protocol
+
+
+async def test_a_client_that_says_a_lot_is_read_a_little_in_each_turn(scenes) -> None:
+    scene = scenes(session())
+    protocol = never_ending(scene)
+    scene.handshake.ready(READABLE)
+    assert protocol.reads == 1 + READS_PER_TURN
+    scene.handshake.ready(READABLE)
+    assert protocol.reads == 1 + READS_PER_TURN, "an event in its pause earns it no reads"
+    await asyncio.sleep(0)
+    assert protocol.reads == 2 * (1 + READS_PER_TURN)
+    while len(scene.deadlines) and scene.handshake._state is handshake.HandshakeState.PAUSED:
+        before = protocol.reads
+        await asyncio.sleep(0)
+        assert protocol.reads - before <= 1 + READS_PER_TURN
+    assert scene.handshake._state is handshake.HandshakeState.READING, "all is read"
+
+
+@pytest.mark.parametrize("end", ["timed_out", "abort"])
+async def test_a_client_in_its_pause_can_be_cut_and_is_read_no_more(scenes, end: str) -> None:
+    scene = scenes(session())
+    protocol = never_ending(scene)
+    scene.handshake.ready(READABLE)
+    getattr(scene.handshake, end)()
+    before = protocol.reads
+    await asyncio.sleep(0)
+    assert protocol.reads == before
+    assert len(scene.left) == 1
+    assert len(scene.deadlines) == 0
+
+
+async def test_a_client_that_hangs_up_in_its_pause_is_let_go(scenes) -> None:
+    scene = scenes(session())
+    never_ending(scene)
+    scene.handshake.ready(READABLE)
+    scene.handshake.ready(READABLE | GONE)
+    await asyncio.sleep(0)
+    assert scene.counters.handshake_failures == {Ending.CLIENT_LEFT: 1}
+
+
+async def test_the_largest_head_of_a_client_takes_no_pause(scenes) -> None:
+    scene = scenes(session())
+    head = tunnel(b"user").removesuffix(b"\r\n") + b"X: "
+    scene.say(head + b"x" * (HEAD_MAX_BYTES - len(head) - 4) + b"\r\n\r\n")
+    assert [type(each) for each in scene.requests] == [Connect]
+
+
+async def test_empty_lines_without_end_are_refused_in_the_first_turn(scenes) -> None:
+    scene = scenes(session())
+    scene.say(b"GET http://x/ HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert scene.peer.recv(4096).startswith(b"HTTP/1.1 407 ")
+    scene.say(b"\r\n" * 10_000)
+    assert scene.peer.recv(4096).startswith(b"HTTP/1.1 400 ")
+    assert scene.counters.handshake_failures == {Ending.VIOLATION: 1}
+    assert len(scene.left) == 1
+
+
+async def test_requests_without_credentials_are_refused_in_the_end(scenes) -> None:
+    scene = scenes(session())
+    scene.say(b"GET http://x/ HTTP/1.1\r\nHost: x\r\n\r\n" * 1_000)
+    answers = scene.peer.recv(65_536)
+    assert answers.count(b"HTTP/1.1 407 ") == CHALLENGES_MAX
+    assert scene.counters.handshake_failures == {Ending.VIOLATION: 1}
 
 
 # --- wishes behind the user name -----------------------------------------------------------------

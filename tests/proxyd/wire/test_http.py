@@ -22,7 +22,14 @@ from proxyd.wire.events import (
     Refusal,
     Violation,
 )
-from proxyd.wire.http import CHALLENGES_MAX, HEAD_MAX_BYTES, LINE_MAX_BYTES, Http, HttpState
+from proxyd.wire.http import (
+    CHALLENGES_MAX,
+    EMPTY_LINES_MAX,
+    HEAD_MAX_BYTES,
+    LINE_MAX_BYTES,
+    Http,
+    HttpState,
+)
 
 TUNNEL = b"HTTP/1.1 200 Connection established\r\n\r\n"
 ERROR_TYPES = {  # RFC 9209, section 2.3
@@ -589,6 +596,28 @@ def test_empty_lines_ahead_of_a_request_are_nothing() -> None:
     assert target_of(b"\r\n\r\n" + GET) == Connect("example.com", 80)
 
 
+def test_empty_lines_without_a_request_are_refused_in_the_end() -> None:
+    refused(b"\r\n" * (EMPTY_LINES_MAX + 1), 400)
+    assert target_of(b"\r\n" * EMPTY_LINES_MAX + GET) == Connect("example.com", 80)
+
+
+@cases("method", [b"CONNECT example.com:443", b"HEAD http://example.com/"])
+def test_empty_lines_are_counted_over_all_requests_and_reads_of_a_connection(
+    method: bytes,
+) -> None:
+    protocol = Http()
+    bare = asked(method + b" HTTP/1.1", shown=False)
+    for _ in range(EMPTY_LINES_MAX // 2):
+        assert says(protocol, b"\r\n") is None
+    assert says(protocol, bare) is None
+    protocol.data_to_send()
+    for _ in range(EMPTY_LINES_MAX // 2):
+        assert says(protocol, b"\r") is None
+        assert says(protocol, b"\n") is None
+    assert isinstance(says(protocol, b"\r\n"), Violation)
+    assert_over(protocol, 400)
+
+
 def test_head_gets_no_body_with_a_refusal() -> None:
     for request, status in (
         (asked(b"HEAD / HTTP/1.1"), 400),
@@ -866,6 +895,9 @@ CONVERSATIONS = {
     "credentials on demand": CONNECT_BARE + CONNECT + b"payload",
     "no credentials": CONNECT_BARE * 5,
     "empty lines": CONNECT_BARE + b"\r\n\r\n" + CONNECT,
+    "too many empty lines": CONNECT_BARE + b"\r\n" * 100 + CONNECT,
+    "too many empty lines behind HEAD": asked(b"HEAD http://example.com/ HTTP/1.1", shown=False)
+    + b"\r\n" * 100,
     "bare line feeds": GET.replace(b"\r\n", b"\n"),
     "a bare carriage return": GET[:40] + b"\r" + GET[40:],
     "a long line": asked(line_of(LINE_MAX_BYTES + 1)),
