@@ -34,7 +34,7 @@ from proxyd.metering.meter import Meter
 from proxyd.metering.session import LiveSession
 from proxyd.relay.closing import USUAL as CLOSING
 from proxyd.relay.closing import Closer, ClosingBounds
-from proxyd.relay.udp import NO_HOUR, DatagramEgress
+from proxyd.relay.udp import DROPPED_PER_SECOND, NO_HOUR, DatagramEgress
 from proxyd.wire.events import Address, Request, ServerProtocol
 from proxyd.wire.wants import Wants
 
@@ -133,7 +133,8 @@ class Gateway:
         self.counters = Counters()
         self._reactor = reactor
         self.closer = Closer(reactor.loop, reactor.poller, bounds.closing)
-        allows = RateLimit(limits.datagrams_per_second, self._reactor.loop.time).allows
+        allows = RateLimit(limits.datagrams_per_second, reactor.loop.time).allows
+        tolerates = RateLimit(DROPPED_PER_SECOND, reactor.loop.time).allows
         handshakes: Deadlines[Handshake] = Deadlines(reactor.loop, limits.handshake_seconds)
         self._clients = Clients(handshakes)
         self._for_handshakes = HandshakeServices(
@@ -151,7 +152,7 @@ class Gateway:
             reactor=reactor,
             closer=self.closer,
             exit=exit_,
-            datagrams=DatagramEgress(resolver, policy, allows),
+            datagrams=DatagramEgress(resolver, policy, allows, tolerates),
             public_address=public_address,
             counters=self.counters,
             tallies=meter.tallies,

@@ -8,6 +8,10 @@ One without a payload is free, so a session may send only a bounded number of da
 any size. Answers are let through only from where the client has sent something: anybody else who
 could reach the socket would spend the client's bytes.
 
+An exit passes such answers on only, and goes no faster than it may. The datagrams of an exit that
+are dropped here cost work and no bytes, so they have a rate too; an exit that keeps going over it
+is given up, and the association ends.
+
 An association has three kinds of sockets: the client's TCP connection, a UDP socket at the address
 that the client dialled, and a UDP socket towards the targets for each family of addresses. The
 client receives the address of the UDP socket without a wait. The association ends with the TCP
@@ -44,6 +48,9 @@ from proxyd.wire.events import Address
 from proxyd.wire.hosts import address_of
 
 READS_PER_TURN = 32  # a socket with more goes on in the next turn, after all others
+# Datagrams of one exit for one session, besides those that are relayed. An honest exit has some
+# when a target sends faster than the session may receive. It is the default rate of a session.
+DROPPED_PER_SECOND = 20_000
 TARGETS_MAX = 1024  # a peer-to-peer client's swarm; the memory of an association is bounded by it
 
 LOOKUPS_MAX = 16  # simultaneous names of one association: a web page has fewer
@@ -100,14 +107,23 @@ class DatagramEgress:
         resolver: looks targets up that are given as names.
         policy: says which targets may be sent to.
         allows: says whether the session of this identifier may have one more datagram relayed now.
+        tolerates: says whether one more dropped datagram of an exit is acceptable now; the text
+            has the identifiers of the session and of the exit.
     """
 
-    __slots__ = ("allows", "over_rate", "policy", "resolver")
+    __slots__ = ("allows", "over_rate", "policy", "resolver", "tolerates")
 
-    def __init__(self, resolver: Resolver, policy: Policy, allows: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        resolver: Resolver,
+        policy: Policy,
+        allows: Callable[[str], bool],
+        tolerates: Callable[[str], bool],
+    ) -> None:
         self.resolver = resolver
         self.policy = policy
         self.allows = allows
+        self.tolerates = tolerates
         self.over_rate = 0
 
 
@@ -459,7 +475,10 @@ class Association(Receiver):
         """See `Receiver.arrived`: the exit is not believed that anybody else may answer."""
         source = (plain(host), port)
         if source in self._targets or (self._named and self._egress.policy.permits(*source)):
-            self._send_down(source, payload)
+            if not self._send_down(source, payload):
+                self._dropped()
+        else:
+            self._dropped()
 
     def went(self, size: int) -> None:
         """See `Receiver.went`."""
@@ -471,18 +490,31 @@ class Association(Receiver):
         self.is_broken = True
         self.abort()
 
-    def _send_down(self, source: tuple[Address, int], payload: memoryview) -> None:
-        """Send an answer to the client, if the budget pays for all of it."""
+    def _dropped(self) -> None:
+        """Count a dropped datagram of the exit; give up an exit that has sent too many."""
+        if self._share is None or self.is_closed:
+            return
+        if not self._egress.tolerates(f"{self._session.id} {self._share.device_id}"):
+            _logger.debug("an exit is given up: too many of its datagrams were dropped")
+            self.lost()
+
+    def _send_down(self, source: tuple[Address, int], payload: memoryview) -> bool:
+        """Send an answer to the client, if the budget pays for all of it.
+
+        Returns:
+            Whether the session's rate has counted it; one that was lost afterwards is counted too.
+        """
         size = len(payload)
         if self._client_address is None or not self._may_relay(size):
-            return
+            return False
         parts = (header(*source), payload)
         try:
             self._inner.sendmsg(parts, (), 0, self._client_address)
         except OSError:
-            return  # lost, as in any full queue
+            return True  # lost, as in any full queue
         self.bytes_down += size
         self._count(size)
+        return True
 
     def _may_relay(self, size: int) -> bool:
         """Return whether the session pays for a datagram, and has not had too many recently."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.base.clock import Clock
 from support.base.descriptors import at_rest
 from support.base.waiting import until
 from support.clients.datagrams import Associated, associated, logged_in, peer
@@ -20,6 +21,7 @@ from support.clients.story import buy, used
 from support.daemons.service import Bought, Service, running_in
 from support.exits.device import EXITS, Consented, Device, all_is_shared, consented, listener_of
 
+from api.http.rate import RateLimit
 from proxyctl.exit.carrying.datagrams import unwrapped, wrapped
 from proxyctl.protocol.frames import Associate, Dialled, DialOutcome, ServiceLimits
 from proxyd.relay import exit_datagrams
@@ -244,6 +246,96 @@ async def test_datagrams_of_strangers_are_neither_passed_on_nor_paid(setting: Se
     assert await used(setting.service, person, bought) == 6
 
 
+class Handled:
+    """Counts handled datagrams, in all and in one turn of the loop; none is too many."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.most_in_a_turn = 0
+        self._at_last_turn = 0
+        self._loop = asyncio.get_running_loop()
+        self._handle = self._loop.call_soon(self._turn)
+
+    def count(self, _: str) -> bool:
+        self.number += 1
+        return True
+
+    def _turn(self) -> None:
+        self.most_in_a_turn = max(self.most_in_a_turn, self.number - self._at_last_turn)
+        self._at_last_turn = self.number
+        self._handle = self._loop.call_soon(self._turn)
+
+    def stop(self) -> None:
+        self._handle.cancel()
+
+
+@pytest.mark.parametrize("port", [443, 444], ids=["of a target", "of strangers"])
+async def test_a_turn_of_the_loop_has_a_bounded_number_of_datagrams(
+    setting: Setting, port: int
+) -> None:
+    setting.device.obey_datagrams = setting.work.obey
+    _, bought = await buy(setting.service)
+    async with associated(setting.service, bought) as client:
+        client.send(("127.0.0.1", 443), b"up")
+        await setting.work.receive()
+        handled = Handled()
+        datagrams = setting.service.daemon.gateway._for_connections.datagrams
+        datagrams.allows = datagrams.tolerates = handled.count
+        await setting.work.send(wrapped(address_of("127.0.0.1"), port, b"") * 20_000)
+        await until(lambda: handled.number == 20_000, "all are handled")
+        handled.stop()
+        assert 100 < handled.most_in_a_turn <= exit_datagrams.DATAGRAMS_PER_TURN
+
+
+async def test_datagrams_that_wait_for_a_turn_come_before_the_loss_of_the_exit(
+    setting: Setting,
+) -> None:
+    setting.device.obey_datagrams = setting.work.obey
+    _, bought = await buy(setting.service)
+    async with associated(setting.service, bought) as client:
+        client.send(("127.0.0.1", 443), b"up")
+        await setting.work.receive()
+        stranger = wrapped(address_of("127.0.0.1"), 444, b"")
+        last = wrapped(address_of("127.0.0.1"), 443, b"the last one")
+        await setting.work.send(stranger * 3 * exit_datagrams.DATAGRAMS_PER_TURN + last)
+        setting.work.close()
+        assert (await client.receive()).payload == b"the last one"
+        await client.cut()
+
+
+@pytest.mark.parametrize("port", [443, 444], ids=["of a target", "of strangers"])
+async def test_an_exit_that_keeps_sending_datagrams_that_are_dropped_is_given_up(
+    setting: Setting, clock: Clock, port: int
+) -> None:
+    setting.device.obey_datagrams = setting.work.obey
+    _, bought = await buy(setting.service)
+    async with associated(setting.service, bought) as client:
+        client.send(("127.0.0.1", 443), b"up")
+        await setting.work.receive()
+        datagrams = setting.service.daemon.gateway._for_connections.datagrams
+        datagrams.tolerates = RateLimit(5, clock.steady).allows
+        dropped = wrapped(address_of("127.0.0.1"), port, b"")
+        for count in (10, 5):  # a burst, and the rate of a second
+            datagrams.allows = refused
+            await setting.work.send(dropped * count)
+            await until(lambda: last_is_read(setting), "all are handled")
+            datagrams.allows = accepted
+            await exchange_with(setting.work, client)
+            clock.now += 1
+        datagrams.allows = refused
+        await setting.work.send(dropped * 6)
+        await client.cut()
+    await at_rest(setting.service)
+
+
+def accepted(_: str) -> bool:
+    return True
+
+
+def refused(_: str) -> bool:
+    return False
+
+
 async def test_a_flood_spends_no_more_than_the_quota(setting: Setting) -> None:
     setting.device.obey_datagrams = setting.work.obey
     person, bought = await buy(setting.service, quota=100_000)
@@ -257,12 +349,11 @@ async def test_a_flood_spends_no_more_than_the_quota(setting: Setting) -> None:
 
 
 def last_is_read(setting: Setting) -> bool:
-    """Say whether the daemon's kernel has handed over all that the device has sent."""
+    """Say whether the daemon has handled all that the device has sent."""
     assert setting.work.sock is not None
     (connection,) = setting.service.daemon.gateway._clients.connections
-    return not unacknowledged(setting.work.sock, ended=False) and not waiting(
-        connection._transfer._way._sock
-    )
+    way = connection._transfer._way
+    return not (unacknowledged(setting.work.sock, ended=False) or waiting(way._sock) or way._is_due)
 
 
 def waiting(sock: socket.socket) -> int:
