@@ -11,6 +11,10 @@ The pair is TCP: a relay asks the kernel for facts that only TCP has, and a rese
 Under TLS the stream is in chunks (`proxyctl.protocol.secure`), so that one way may end alone; a
 connection that is lost without the end of its stream is a reset.
 
+A chunk costs work whatever its size, and a read may bring eighty thousand of one byte. So the parts
+of one read are passed on in one write, and a stream whose chunks are small on average is broken
+(`ChunkDebt`).
+
 The loop does not look at a socket that has ended, or that it has stopped reading. So it is watched
 beside the loop from then on: when a relay closes its socket, the connection with the exit ends,
 even if bytes from the exit are still to come (`_Watch`).
@@ -24,7 +28,8 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, cast
+from itertools import islice
+from typing import Final, cast, final
 
 from proxyctl.protocol.secure import END, ChunkError, ChunkReader, chunked
 from proxyd.loop.poller import GONE, Poller
@@ -32,8 +37,46 @@ from proxyd.loop.poller import GONE, Poller
 WAITING_MAX_BYTES: Final = 64 * 1024  # each way, in the loop: a few TLS records
 PAIR_BYTES: Final = 64 * 1024  # of each socket of the pair; the kernel doubles it
 
+# A chunk takes about a microsecond, however few bytes it has. A read of 256 KiB in chunks of this
+# size has four thousand of them, and is not held against a stream.
+CHUNK_COST_BYTES: Final = 64
+# 16,384 chunks of one byte, as they may come at once from a device that had to wait: ten or twenty
+# milliseconds.
+DEBT_MAX_BYTES: Final = 1024 * 1024
+# 16,384 chunks of one byte in each second: two hundredths of a core. A terminal has some tens, and
+# a fast source of small messages some thousands.
+DEBT_PAID_PER_SECOND: Final = 1024 * 1024
+
 _RESET: Final = struct.pack("ii", 1, 0)
 _AT_ONCE: Final = -1  # of TCP_LINGER2: a closed socket does not wait for the end of the other side
+
+
+@final
+class ChunkDebt:
+    """Cost of a stream's chunks, as far as neither its bytes nor the time have paid for it.
+
+    Args:
+        now: a steady clock, in seconds.
+    """
+
+    __slots__ = ("_bytes", "_now", "_paid_at")
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._bytes = 0.0
+        self._now = now
+        self._paid_at = now()
+
+    def most(self, size: int) -> int:
+        """Return how many chunks may be in `size` bytes that have come now."""
+        now = self._now()
+        self._bytes = max(self._bytes - (now - self._paid_at) * DEBT_PAID_PER_SECOND, 0.0)
+        self._paid_at = now
+        return int(DEBT_MAX_BYTES - self._bytes + size) // CHUNK_COST_BYTES
+
+    def charge(self, chunks: int, size: int) -> bool:
+        """Add the cost of chunks with `size` bytes in all; return False when it is too much."""
+        self._bytes = max(self._bytes + chunks * CHUNK_COST_BYTES - size, 0.0)
+        return self._bytes <= DEBT_MAX_BYTES
 
 
 class Seal(asyncio.Protocol):
@@ -59,6 +102,7 @@ class Seal(asyncio.Protocol):
         self._sock = sock
         self._over = over
         self._reader = ChunkReader()
+        self._debt = ChunkDebt(asyncio.get_running_loop().time)
         self._side = _Side(self, _Watch(poller, sock.fileno(), self))
         self._is_lost = False
         self.received = self.sent = 0
@@ -91,15 +135,24 @@ class Seal(asyncio.Protocol):
     # --- from the exit -------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Pass the stream on to the relay; reset the connection if the bytes are no stream."""
+        """Pass the stream on to the relay.
+
+        The connection is reset if the bytes are no stream, or one of too many small chunks.
+        """
         had_ended = self._reader.has_ended
+        most = self._debt.most(len(data))
         try:
-            for part in self._reader.receive_data(data):
-                self.received += len(part)
-                self._side.write(bytes(part))
+            parts = list(islice(self._reader.receive_data(data), most + 1))
         except ChunkError:
             self.abort()
             return
+        stream = b"".join(parts)
+        if len(parts) > most or not self._debt.charge(len(parts), len(stream)):
+            self.abort()
+            return
+        if stream:
+            self.received += len(stream)
+            self._side.write(stream)
         if self._reader.has_ended and not had_ended:
             self._side.end()
             self._close_if_ended()

@@ -3,18 +3,30 @@
 import asyncio
 import socket
 import ssl
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from support.base.clock import Clock
 from support.base.waiting import until
 from support.daemons.bounded import bounded, exit_bounds
 from support.exits.device import Device, Port, ignore
 
 from proxyctl.protocol.frames import SECURE, SECURE_TICKETS, Dial, Dialled, DialOutcome, Preface
+from proxyctl.protocol.secure import CHUNK_MAX_BYTES, END, chunked
 from proxyd.exits.attached.listener import PortBounds
+from proxyd.exits.attached.secure import (
+    CHUNK_COST_BYTES,
+    DEBT_MAX_BYTES,
+    DEBT_PAID_PER_SECOND,
+    ChunkDebt,
+    Seal,
+    make_pair,
+)
+from proxyd.loop.poller import Poller
 from proxyd.relay.closing import reset
 from proxyd.wire.wants import Wants
 
@@ -156,3 +168,125 @@ async def test_an_exit_keeps_nothing_open_that_the_relay_has_let_go_of(
         sock.close()
     await until(lambda: not len(port.listener.seals), "nothing is left of it")
     theirs.close()
+
+
+# --- the sizes of chunks -------------------------------------------------------------------------
+
+
+class Exit:
+    """The transport of an exit, in place of one that speaks TLS."""
+
+    def __init__(self) -> None:
+        self.is_cut = False
+
+    def set_write_buffer_limits(self, _high: int) -> None: ...
+
+    def set_protocol(self, _protocol: object) -> None: ...
+
+    def is_closing(self) -> bool:
+        return self.is_cut
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def write(self, data: bytes) -> None: ...
+
+    def abort(self) -> None:
+        self.is_cut = True
+
+    close = abort
+
+
+class Sealed:
+    """A seal, whose writes to the relay and parsed chunks are counted."""
+
+    def __init__(self, seal: Seal, clock: Clock) -> None:
+        self.seal = seal
+        self.exit = cast(Exit, seal._transport)
+        self.writes: list[bytes] = []
+        self.parsed = 0
+        seal._debt = ChunkDebt(clock.steady)
+        seal._side.write = self.writes.append
+        self._parse = seal._reader.receive_data
+        seal._reader.receive_data = self._receive
+
+    def _receive(self, data: bytes) -> Iterator[memoryview]:
+        for each in self._parse(data):
+            self.parsed += 1
+            yield each
+
+
+@pytest.fixture
+async def sealed(clock: Clock) -> AsyncIterator[Sealed]:
+    poller = Poller(asyncio.get_running_loop())
+    near, far = make_pair()
+    seal = Seal(cast(Any, Exit()), near, poller, lambda _: None)
+    await seal.start()
+    yield Sealed(seal, clock)
+    seal.abort()
+    far.close()
+    await until(lambda: seal._side.is_lost, "the pair is closed")
+    poller.close()
+
+
+ONE_BYTE = chunked(b"x")
+
+
+@pytest.mark.parametrize("size", [1, 20, CHUNK_MAX_BYTES])
+async def test_the_chunks_of_one_read_are_one_write(sealed: Sealed, size: int) -> None:
+    stream = b"y" * size * 10
+    sealed.seal.data_received(b"".join(chunked(stream[:size]) for _ in range(10)))
+    assert sealed.writes == [stream]
+    assert sealed.seal.received == len(stream)
+    sealed.seal.data_received(END)
+    assert len(sealed.writes) == 1
+    assert not sealed.exit.is_cut
+
+
+@pytest.mark.parametrize("size", [1, 2, 10])
+async def test_a_flood_of_small_chunks_is_cut_before_it_is_parsed(
+    sealed: Sealed, size: int
+) -> None:
+    flood = chunked(b"x" * size) * (256 * 1024 // (size + 2))
+    reads = 0
+    while not sealed.exit.is_cut:
+        sealed.seal.data_received(flood)
+        reads += 1
+        assert reads < 100
+    most = DEBT_MAX_BYTES // (CHUNK_COST_BYTES - size) + len(flood) // CHUNK_COST_BYTES
+    assert sealed.parsed <= most + 1
+    assert len(sealed.writes) == reads - 1
+
+
+async def test_a_terminal_passes_for_ever(sealed: Sealed, clock: Clock) -> None:
+    chunks_per_second = 1_000  # more than any terminal
+    for _ in range(100 * chunks_per_second):
+        clock.now += 1 / chunks_per_second
+        sealed.seal.data_received(ONE_BYTE)
+    assert not sealed.exit.is_cut
+    assert sealed.seal.received == 100 * chunks_per_second
+
+
+async def test_small_chunks_that_had_to_wait_pass_at_once_again_and_again(
+    sealed: Sealed, clock: Clock
+) -> None:
+    for _ in range(5):
+        sealed.seal.data_received(ONE_BYTE * (DEBT_MAX_BYTES // CHUNK_COST_BYTES))
+        assert not sealed.exit.is_cut
+        clock.now += DEBT_MAX_BYTES / DEBT_PAID_PER_SECOND
+    sealed.seal.data_received(ONE_BYTE * (DEBT_MAX_BYTES // CHUNK_COST_BYTES))
+    sealed.seal.data_received(ONE_BYTE * (DEBT_MAX_BYTES // CHUNK_COST_BYTES))
+    assert sealed.exit.is_cut
+
+
+async def test_small_chunks_between_larger_ones_pass_at_any_speed(sealed: Sealed) -> None:
+    mixed = ONE_BYTE + chunked(bytes(2 * CHUNK_COST_BYTES))
+    for _ in range(50):
+        sealed.seal.data_received(mixed * 1_000)
+    assert not sealed.exit.is_cut
+    large = chunked(bytes(100 * CHUNK_MAX_BYTES))
+    for _ in range(10):
+        sealed.seal.data_received(large)
+    sealed.seal.data_received(ONE_BYTE * 256 * 1024)
+    assert sealed.exit.is_cut, "large chunks pay for none that come later"
