@@ -230,17 +230,18 @@ def _apps_listening(settings: Settings) -> Iterator[str]:
         )
     if not settings.exits.host:
         yield "exits.host: must be set, because apps are reached through the port of exits"
+    hosts = (_host(api.base_url, api.host), _host(api.app_url, api.host))
     for url in (api.base_url, api.app_url):
         if url and apps.public_url and _origin_of(url) == _origin_of(apps.public_url):
             yield "apps.public_url: must be another origin than the API's and the web application's"
             break
+    else:
         # Without hosts of their own, all apps get the data that a browser keeps for this one.
-        if url and apps.public_url and not apps.domain and _shares_cookies(url, apps.public_url):
+        if not apps.domain and _host_of_apps(settings) in hosts:
             yield (
                 "apps.public_url: must be another host than the API's and the web application's, "
                 "because a browser sends cookies to all ports of a host; or set apps.domain"
             )
-            break
     others = {
         (api.host, api.port): "api.port",
         (settings.proxy.host, settings.proxy.port): "proxy.port",
@@ -282,8 +283,7 @@ def _staff_listening(settings: Settings) -> Iterator[str]:
             f"passwords and codes come to {staff.host} over a network"
         )
     # A page of a job on another port of this host would get the cookie of the staff.
-    has_urls = apps.host and apps.public_url and staff.public_url
-    if has_urls and _shares_cookies(staff.public_url, apps.public_url):
+    if apps.host and _host_of_apps(settings) == _host(staff.public_url, staff.host):
         yield (
             "staff.public_url: must be another host than that of apps, because a browser sends "
             "cookies to all ports of a host"
@@ -309,8 +309,24 @@ def _origin_of(url: str) -> tuple[str, str | None, int]:
     return urlsplit(url).scheme, urlsplit(url).hostname, _port_of(url)
 
 
-def _shares_cookies(url: str, other: str) -> bool:
-    return urlsplit(url).hostname == urlsplit(other).hostname
+def _host_of_apps(settings: Settings) -> str:
+    """Return the host at which browsers reach apps; "" for one that has no cookies to share.
+
+    On loopback without a public URL, the only browsers are those of this machine: a demonstration.
+    """
+    apps = settings.apps
+    if not apps.public_url and _is_loopback(apps.host):
+        return ""
+    return _host(apps.public_url, apps.host)
+
+
+def _host(url: str, listening: str) -> str:
+    """Return the host of a URL, or without one the address that is listened on."""
+    return (urlsplit(url).hostname or "") if url else listening
+
+
+def _is_loopback(text: str) -> bool:
+    return _is_address(text) and ipaddress.ip_address(text).is_loopback
 
 
 def _is_address(text: str) -> bool:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from urllib.parse import unquote_plus
 
 from api.reverse.places import Place, Places
+from api.routing.cookies import SERVICE
 
 KEY_PARAMETER = "key"
 BEARER = b"bearer "
@@ -44,11 +45,7 @@ class Names(NamedTuple):
         prefix = ""
         if places.is_secure:
             prefix = "__Host-" if places.has_hosts else "__Secure-"
-        return cls(f"{prefix}proxyd-app", f"{prefix}proxyd-replica")
-
-    def include(self, name: str) -> bool:
-        """Return whether a cookie is the door's, however its name is written."""
-        return name.strip().lower() in (self.key.lower(), self.replica.lower())
+        return cls(f"{prefix}{SERVICE}-app", f"{prefix}{SERVICE}-replica")
 
 
 def cookie(place: Place, places: Places, name: str, value: str) -> str:

@@ -8,8 +8,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from api.reverse.admission import Names, Shown, bearer, cookies, without_keys
+from api.reverse.admission import Shown, bearer, cookies, without_keys
 from api.reverse.places import Place
+from api.routing.cookies import is_of_service
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -77,7 +78,7 @@ class Client(NamedTuple):
 
 
 def to_job(
-    headers: Headers, place: Place, client: Client, names: Names, by: Shown
+    headers: Headers, place: Place, client: Client, by: Shown
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield the headers of the request to a job, except the framing headers."""
     left_out = HOP_BY_HOP | FRAMING | FORWARDING | named(headers)
@@ -90,7 +91,7 @@ def to_job(
         if lower == b"authorization" and is_key_sent and bearer(((name, value),)):
             continue
         yield name, value
-    kept = [f"{name}={value}" for name, value in cookies(headers) if not names.include(name)]
+    kept = [f"{name}={value}" for name, value in cookies(headers) if not is_of_service(name)]
     if kept:
         yield b"Cookie", "; ".join(kept).encode("latin-1")
     yield b"Host", client.host.encode()
@@ -111,7 +112,7 @@ def target_of(place: Place, opens: Callable[[str], bool]) -> str:
     return without_keys(place.target, opens)
 
 
-def from_job(headers: Headers, place: Place, names: Names) -> Iterator[tuple[bytes, bytes]]:
+def from_job(headers: Headers, place: Place) -> Iterator[tuple[bytes, bytes]]:
     """Yield the headers of a job's answer that its client gets, except the framing headers."""
     left_out = HOP_BY_HOP | FRAMING | NOT_A_JOBS | named(headers)
     for name, value in headers:
@@ -123,7 +124,7 @@ def from_job(headers: Headers, place: Place, names: Names) -> Iterator[tuple[byt
         if lower == b"location":
             yield name, _location(value, place)
         elif lower == b"set-cookie":
-            if line := _cookie(value, place, names):
+            if line := _cookie(value, place):
                 yield name, line
         else:
             yield name, value
@@ -155,11 +156,11 @@ def _location(value: bytes, place: Place) -> bytes:
     return value
 
 
-def _cookie(value: bytes, place: Place, names: Names) -> bytes:
+def _cookie(value: bytes, place: Place) -> bytes:
     """Return a cookie that a job sets, for its own host and below its prefix; b"" for none."""
     pair, *attributes = value.split(b";")
     name, equals, _ = pair.partition(b"=")
-    if not equals or not name.strip() or names.include(name.decode("latin-1")):
+    if not equals or not name.strip() or is_of_service(name.decode("latin-1")):
         return b""
     kept = [pair.strip()]
     path = b""

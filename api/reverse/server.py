@@ -400,9 +400,7 @@ class AppServer(Front):
         """
         request, stream = visit.request, visit.stream
         is_chunked = request.body_exists and request.content_length is None
-        sent = list(
-            headers.to_job(request.raw_headers, visit.place, visit.client, self._names, visit.by)
-        )
+        sent = list(headers.to_job(request.raw_headers, visit.place, visit.client, visit.by))
         if visit.is_upgrade:
             sent += [(b"Connection", b"Upgrade"), (b"Upgrade", WEBSOCKET.encode())]
         elif not visit.can_be_asked_twice:
@@ -436,10 +434,10 @@ class AppServer(Front):
     async def _answered(
         self, visit: Visit, upstream: Upstream, head: Head, target: Serving
     ) -> web.StreamResponse:
-        place, names = visit.place, self._names
-        back = list(headers.from_job(head.headers, place, names))
+        place = visit.place
+        back = list(headers.from_job(head.headers, place))
         if visit.app.stays:
-            line = admission.cookie(place, self.places, names.replica, target.job_id)
+            line = admission.cookie(place, self.places, self._names.replica, target.job_id)
             back.append((b"Set-Cookie", line.encode()))
         if head.status != SWITCHING:
             return await pass_back(visit.request, head, back, visit.stream)

@@ -9,7 +9,19 @@ from collections.abc import Mapping
 
 REQUESTED_BY = "X-Requested-By"
 CONSOLE = "console"
+# The name of a login's cookie, and the beginning of the names of all others of this service.
+SERVICE = "proxyd"
 FETCH_SITE = "Sec-Fetch-Site"
+
+
+def is_of_service(name: str) -> bool:
+    """Return whether a cookie has a name of this service, however the name is written.
+
+    A browser keeps no ports apart: where apps have the host of the console or of the staff, it
+    sends their logins to apps as well. No job may read or set a cookie of such a name.
+    """
+    bare = name.strip().lower().removeprefix("__host-").removeprefix("__secure-")
+    return bare == SERVICE or bare.startswith(f"{SERVICE}-")
 
 
 def is_console(headers: Mapping[str, str]) -> bool:
@@ -28,7 +40,7 @@ class Cookies:
         name: its name, without the prefix.
     """
 
-    def __init__(self, *, is_secure: bool, lifetime_seconds: int, name: str = "proxyd") -> None:
+    def __init__(self, *, is_secure: bool, lifetime_seconds: int, name: str = SERVICE) -> None:
         self.name = f"__Host-{name}" if is_secure else name
         self._attributes = "Path=/; HttpOnly; SameSite=Strict" + ("; Secure" if is_secure else "")
         self._lifetime_seconds = lifetime_seconds

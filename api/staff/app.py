@@ -8,7 +8,7 @@ from api import openapi
 from api.http.allowed import Allowed
 from api.http.limits import ApiLimits
 from api.http.prefer import Handling
-from api.routing.cookies import Cookies
+from api.routing.cookies import SERVICE, Cookies
 from api.routing.routes import StaffRoute
 from api.server import Face, HttpServer
 from api.staff.batches import StaffBatchRoutes
@@ -80,7 +80,9 @@ def server(
         base_url: the address of the staff API, "" if it is unknown.
         counts: takes the numbers of requests.
     """
-    cookies = Cookies(is_secure=is_secure, lifetime_seconds=LIFETIME_SECONDS, name="staff")
+    cookies = Cookies(
+        is_secure=is_secure, lifetime_seconds=LIFETIME_SECONDS, name=f"{SERVICE}-staff"
+    )
     return HttpServer(
         routes(desk, cookies),
         authenticate=_refuse,

@@ -444,6 +444,22 @@ def test_the_staff_and_apps_have_hosts_of_their_own() -> None:
     assert blamed(staff=staff, apps=apps, exits=exits) == ["staff.public_url"]
 
 
+def test_apps_without_a_url_are_at_the_address_that_they_listen_on() -> None:
+    """A browser sends the cookies of the console and of the staff to every port of a host."""
+    here, other = {"host": "192.0.2.5"}, {"host": "192.0.2.6"}
+    urls = {"base_url": "http://192.0.2.5:8080"}
+    staff = {**here, "allow": ["192.0.2.0/24"], "public_url": "https://192.0.2.5"}
+    for api in (here, urls, {"app_url": "https://192.0.2.5/app"}):
+        assert blamed(api=api, apps=here, exits=here) == ["apps.public_url"], api
+        assert blamed(api=api, apps={**here, "domain": "a.test"}, exits=here) == [], api
+        assert blamed(api=api, apps=other, exits=here) == [], api
+    assert blamed(staff=staff, apps=here, exits=here) == ["staff.public_url"]
+    assert blamed(staff=staff, apps=other, exits=here) == []
+    # A demonstration, whose browser is on this machine.
+    loopback = {"host": "127.0.0.1"}
+    assert blamed(api=loopback, apps=loopback, exits=loopback, staff=loopback) == []
+
+
 def test_apps_need_the_port_of_exits_and_an_origin_of_their_own() -> None:
     assert blamed(apps={"host": "127.0.0.1"}) == ["exits.host"]
     apps = {"host": "127.0.0.1", "public_url": "https://example.com"}

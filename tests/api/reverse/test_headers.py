@@ -4,13 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.base.cost import seconds_of
 
-from api.reverse.admission import Names, Shown
+from api.reverse.admission import Shown
 from api.reverse.headers import Client, from_job, length_of, target_of, to_job
-from api.reverse.places import Place, Places
+from api.reverse.places import Place
 
 PLACE = Place("app", 0, "http://x.a.test", "", "/")
 BELOW = PLACE._replace(prefix="/apps/app")
-NAMES = Names.of(Places("http://a.test", "a.test"))
 CLIENT = Client("192.0.2.1", "x.a.test", "http")
 HEADERS = st.lists(
     st.tuples(
@@ -30,7 +29,7 @@ def test_text_in_an_answer_frames_nothing_and_breaks_no_line(
     headers: tuple[tuple[bytes, bytes], ...],
 ) -> None:
     for place in (PLACE, BELOW):
-        for name, value in from_job(headers, place, NAMES):
+        for name, value in from_job(headers, place):
             assert not set(name) & set(b"\r\n: \0")
             assert not set(value) & set(b"\r\n\0")
             assert name.lower() not in (b"connection", b"upgrade", b"content-length")
@@ -41,21 +40,31 @@ def test_text_in_an_answer_frames_nothing_and_breaks_no_line(
 
 def test_a_cookie_stays_below_the_path_of_its_app() -> None:
     said = ((b"Set-Cookie", b"a=1; path=/b; DOMAIN=c; Secure"), (b"Set-Cookie", b"a=1; Path=b"))
-    assert [value for _, value in from_job(said, BELOW, NAMES)] == [
+    assert [value for _, value in from_job(said, BELOW)] == [
         b"a=1; Secure; Path=/apps/app/b",
         b"a=1; Path=/apps/app/",
     ]
 
 
+def test_a_job_neither_reads_nor_sets_a_cookie_of_the_service() -> None:
+    """Below one host, a browser sends the logins of the console and of the staff to every port."""
+    logins = "proxyd=a; __Host-proxyd=b; proxyd-staff=c; PROXYD-APP =d; __Secure-proxyd-replica=e"
+    sent = ((b"Cookie", f"{logins}; theme=dark; proxydark=1".encode()),)
+    told = dict(to_job(sent, PLACE, CLIENT, Shown.COOKIE))
+    assert told[b"Cookie"] == b"theme=dark; proxydark=1"
+    said = tuple((b"Set-Cookie", each.encode()) for each in f"{logins}; staff=f".split("; "))
+    assert list(from_job(said, PLACE)) == [(b"Set-Cookie", b"staff=f")]
+
+
 def test_a_job_that_sends_its_client_elsewhere_may() -> None:
     for value in (b"https://example.com/", b"//example.com/", b"next"):
-        ((_, told),) = from_job(((b"Location", value),), BELOW, NAMES)
+        ((_, told),) = from_job(((b"Location", value),), BELOW)
         assert told == value
 
 
 def test_credentials_of_others_schemes_pass_and_the_key_does_not() -> None:
     sent = ((b"Authorization", b"Bearer KEY"), (b"Authorization", b"Basic x"))
-    told = dict(to_job(sent, PLACE, CLIENT, NAMES, Shown.BEARER))
+    told = dict(to_job(sent, PLACE, CLIENT, Shown.BEARER))
     assert told[b"Authorization"] == b"Basic x"
 
 

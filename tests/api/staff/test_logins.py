@@ -149,7 +149,7 @@ async def test_a_page_has_the_login_in_a_cookie_only(staff: StaffApi) -> None:
     answer = await staff.call("POST", "/login", proof, headers=page)
     assert answer.body["token"] is None
     cookie = answer.headers["Set-Cookie"]
-    assert cookie.startswith("staff=")
+    assert cookie.startswith("proxyd-staff=")
     assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(cookie.split("; "))
     kept = {"Cookie": cookie.partition(";")[0]}
     assert (await staff.call("GET", "/me", headers={**kept, **page})).status == 200
