@@ -220,6 +220,7 @@ TESTED_IN = {
     "market/bandwidth/lease_book.py": "tests/market/bandwidth/test_leases.py",
     "market/bandwidth/lease_transactions.py": "tests/market/bandwidth/test_leases.py",
     "market/base/errors.py": "tests/docs/test_documents.py",
+    "market/deploys/standing.py": "tests/market/deploys/test_rollouts.py",
     "market/deploys/templates.py": "tests/market/deploys/test_rollouts.py",
     "market/devices/reports.py": "tests/market/devices/test_devices.py",
     "market/dispatch/asks.py": "tests/market/dispatch/test_dispatch.py",

@@ -383,6 +383,7 @@ class DeployRoutes:
                 errors=(
                     *CHANGE_ERRORS,
                     *MAY_NOT_BUY,
+                    Code.SPEND_LIMIT_REACHED,
                     Code.REVISION_NOT_FOUND,
                     Code.PAYLOAD_INVALID,
                     Code.TOO_MUCH_JOB_TEXT,
@@ -399,6 +400,7 @@ class DeployRoutes:
                 errors=(
                     *CHANGE_ERRORS,
                     *MAY_NOT_BUY,
+                    Code.SPEND_LIMIT_REACHED,
                     Code.PAYLOAD_INVALID,
                     Code.TOO_MUCH_JOB_TEXT,
                 ),
@@ -548,14 +550,14 @@ class DeployRoutes:
         """Return to an earlier revision."""
         deploy_id, wanted = _deploy_id(call), call.body.revision
         revision = await self._rollouts.rollback(
-            call.user_id, deploy_id, wanted, call.receipt(_revised)
+            call.user_id, deploy_id, wanted, call.receipt(_revised), call.spender
         )
         return _revised(revision)
 
     async def restart(self, call: Call[Nothing, Any]) -> RevisionReply:
         """Replace every replica."""
         revision = await self._rollouts.restart(
-            call.user_id, _deploy_id(call), call.receipt(_revised)
+            call.user_id, _deploy_id(call), call.receipt(_revised), call.spender
         )
         return _revised(revision)
 

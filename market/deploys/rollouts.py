@@ -24,13 +24,14 @@ from market.base.bus import REPLICAS, WAITING
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus
 from market.base.sweeping import PUT_OFF_SECONDS
+from market.deploys.standing import HOUR_SECONDS, OPEN, Standing, standing_of, standings
 from market.deploys.steps import Goal, Replica, Start, Step, Stop, Strategy, Wait, plan
 from market.deploys.templates import Change, Template, job_type_of, spec_of, template_of
 from market.events.catalogue import DeployCancelled, DeployFinished, DeployReady
 from market.events.context import Context
 from market.events.idempotency import Receipt
 from market.events.recording import record
-from market.jobs.draws import SECONDS_MIN, accounts_of
+from market.jobs.draws import accounts_of
 from market.jobs.jobs import Jobs
 from market.jobs.postings import DAY_SECONDS, HeldPrice, NewJob, put_up, waiting
 from market.jobs.specs import Specs, size_of
@@ -46,7 +47,6 @@ from storage.jobs import job_specs as spec_queries
 from storage.jobs import jobs as job_queries
 from storage.jobs.jobs import JobRow
 
-HOUR_SECONDS = 3_600
 NO_GPU = "none"  # as a model: a deploy with a template that needs no GPU
 REVISIONS_KEPT = 10
 LOOK_MAX_DEPLOYS = 200  # deploys of one look; the others follow in the next look
@@ -58,6 +58,9 @@ REFUSED_SECONDS = 30
 READY_MAX_SECONDS = 1_800
 UNREADABLE = (
     "The secrets of this deploy cannot be read any more; send them again in a new revision."
+)
+LAST_SECONDS = (
+    "has less than a minute of its hours left: it serves to its end and gets no successor."
 )
 NO_CHANGE = "This revision changes nothing: name what is to change, or restart the deploy."
 # Between why a job has failed and the end of its own log, in the reason that the agent reports.
@@ -102,13 +105,17 @@ class Done(Struct, frozen=True):
         return bool(self.stopped or self.started)
 
 
-def judge(rollout: RolloutRow, rows: Sequence[PresentRow], now: int) -> Judgement:
-    """Return the next steps for a deploy, and its rollout after them."""
+def judge(rollout: RolloutRow, standing: Standing, now: int) -> Judgement:
+    """Return the next steps for a deploy, and its rollout after them.
+
+    A replica with too little time for another job serves to its end in its own revision, and the
+    rollout waits for that.
+    """
     if rollout.state in ("paused", "over"):
         return Judgement([], rollout)
     strategy = msgspec.json.decode(rollout.strategy, type=Strategy)
     numbers = frozenset(range(1, rollout.desired + 1))
-    done = {row.number for row in rows if row.status == JobStatus.COMPLETED}
+    rows, done = standing.rows, standing.done(now)
     # Neither starts again by itself: a cancelled replica may have been cancelled by its buyer, as a
     # job.
     failed = {
@@ -118,11 +125,18 @@ def judge(rollout: RolloutRow, rows: Sequence[PresentRow], now: int) -> Judgemen
         and row.revision == rollout.revision
     }
     cancelled = {number for number, row in failed.items() if row.status == JobStatus.CANCELLED}
+    last = standing.last(rollout.revision, now)
     replicas = [
-        Replica(row.job_id, row.number, row.revision, row.ready_at)
+        Replica(
+            row.job_id,
+            row.number,
+            rollout.revision if row.job_id in last else row.revision,
+            row.ready_at,
+        )
         for row in rows
-        if row.status in (JobStatus.WAITING, JobStatus.RUNNING)
+        if row.status in OPEN
     ]
+    last_number = min((each.number for each in replicas if each.job_id in last), default=None)
     goal = Goal(rollout.revision, numbers - done, frozenset(failed))
     steps = plan(goal, replicas, strategy, now)
     # A failed replica stays failed until a change, even if other replicas are still awaited.
@@ -132,6 +146,7 @@ def judge(rollout: RolloutRow, rows: Sequence[PresentRow], now: int) -> Judgemen
             each.number
             for each in replicas
             if each.revision == goal.revision
+            and each.job_id not in last
             and each.number in goal.numbers
             and each.is_available(strategy, now)
         }
@@ -149,6 +164,8 @@ def judge(rollout: RolloutRow, rows: Sequence[PresentRow], now: int) -> Judgemen
         state = "stuck" if is_stuck else "progressing"
         if is_stuck and problem is None:
             problem = f"Nothing has got better for {strategy.progress_s} seconds."
+    elif last_number is not None:
+        state, problem = "progressing", f"Replica {last_number} {LAST_SECONDS}"
     else:
         state, problem = "available", None
     after = rollout._replace(
@@ -266,12 +283,12 @@ class Rollouts:
             change: the changed fields.
             receipt: stores the reply.
             replicas: the number of replicas; None for no change.
-            spender: the API key that pays for more of them, or None.
+            spender: the API key that pays for more of them and for surplus ones, or None.
 
         Raises:
             MarketError: `deploy_not_found`, `deploy_over`, `deploy_has_no_revisions`,
                 `payload_invalid`, `too_much_job_text`, `idempotency_key_reused`,
-                `account_suspended`; with `replicas` also as `scale`.
+                `account_suspended`, `spend_limit_reached`; with `replicas` also as `scale`.
             Replayed: this was answered before.
         """
         if change == Change() and replicas is None:
@@ -284,7 +301,7 @@ class Rollouts:
             revision, done = await self._revise(tx, user_id, deploy_id, change, receipt), Done()
             if replicas is not None:
                 done = await self._scale(tx, user_id, deploy_id, replicas, spender)
-            await _require_buyer(tx, user_id)
+            await self._admit(tx, user_id, deploy_id, spender)
             return revision, done
 
         with self._jobs.counting_refusals(user_id):
@@ -298,19 +315,24 @@ class Rollouts:
         return revision
 
     async def restart(
-        self, user_id: str, deploy_id: str, receipt: Receipt[int] | None = None
+        self,
+        user_id: str,
+        deploy_id: str,
+        receipt: Receipt[int] | None = None,
+        spender: Spender | None = None,
     ) -> int:
         """Replace every replica by a replica with the same work. See `revise`.
 
-        Failed replicas get another chance.
+        Failed replicas get another chance. A replica in its last minute serves to its end instead.
         """
 
         async def restart(tx: Transaction) -> int:
             number = await self._revise(tx, user_id, deploy_id, Change(), receipt, cause="restart")
-            await _require_buyer(tx, user_id)
+            await self._admit(tx, user_id, deploy_id, spender)
             return number
 
-        revision = await self._store.write(restart)
+        async with reporting_limits(self._context, spender):
+            revision = await self._store.write(restart)
         self._hear_deploy(deploy_id)
         return revision
 
@@ -320,6 +342,7 @@ class Rollouts:
         deploy_id: str,
         revision: int | None,
         receipt: Receipt[int] | None = None,
+        spender: Spender | None = None,
     ) -> int:
         """Return to an earlier revision, by default the last available one.
 
@@ -329,7 +352,14 @@ class Rollouts:
             MarketError: as `revise`; `revision_not_found`.
             Replayed: this was answered before.
         """
-        new = await self._store.write(self._roll_back, user_id, deploy_id, revision, receipt)
+
+        async def roll_back(tx: Transaction) -> int:
+            new = await self._roll_back(tx, user_id, deploy_id, revision, receipt)
+            await self._admit(tx, user_id, deploy_id, spender)
+            return new
+
+        async with reporting_limits(self._context, spender):
+            new = await self._store.write(roll_back)
         self._hear_deploy(deploy_id)
         return new
 
@@ -419,14 +449,14 @@ class Rollouts:
     async def _look_at_deploys(self, ids: Sequence[str]) -> int:
         if not ids:
             return 0
-        rollouts, rows = await self._store.read(_present, ids)
+        rollouts, found = await self._store.read(_rollouts, ids)
         now, looks = self._now(), 0
         self._refused = {each: until for each, until in self._refused.items() if until > now}
         for rollout in rollouts:
             if rollout.deploy_id in self._refused:
                 continue
             with self._failing_alone(rollout.deploy_id):
-                judged = judge(rollout, rows[rollout.deploy_id], now)
+                judged = judge(rollout, found[rollout.deploy_id], now)
                 if judged.is_settled and judged.after == rollout:
                     continue
                 looks += 1
@@ -515,8 +545,9 @@ class Rollouts:
         bounds = await bounds_of(tx, deploy.user_id, self._jobs.bounds(), deploy.created_at)
         require(count, bounds.jobs, Code.TOO_MANY_JOBS)
         await self._insert_revision(tx, deploy, 1, template, "created", deploy.created_at)
-        numbers = range(1, deploy.replicas + 1)
-        return await self._start(tx, deploy, rollout, template, dict.fromkeys(numbers, 0))
+        whole = deploy.duration_hrs * HOUR_SECONDS
+        seconds_of = dict.fromkeys(range(1, deploy.replicas + 1), whole)
+        return await self._start(tx, deploy, rollout, template, seconds_of)
 
     async def _revise(
         self,
@@ -553,9 +584,31 @@ class Rollouts:
             raise MarketError(Code.REVISION_NOT_FOUND, field="revision")
         cause = f"rollback to {found.revision}"
         template = self._template(found)
-        new = await self._add_revision(tx, deploy, rollout, template, cause, same=found)
+        return await self._add_revision(tx, deploy, rollout, template, cause, same=found)
+
+    async def _admit(
+        self, tx: Transaction, user_id: str, deploy_id: str, spender: Spender | None
+    ) -> None:
+        """Refuse a revision whose buyer is suspended, or whose surplus is beyond a key's limit.
+
+        A surplus replica is paid beside the one that it replaces, and so beyond the price of the
+        deploy. At most `max_surge` of them run at once, and none runs longer than the replica that
+        has the most time left.
+
+        Raises:
+            MarketError: `account_suspended`, `spend_limit_reached`.
+        """
         await _require_buyer(tx, user_id)
-        return new
+        deploy, rollout = await _own(tx, user_id, deploy_id)
+        strategy = msgspec.json.decode(rollout.strategy, type=Strategy)
+        surplus = min(strategy.max_surge, rollout.desired)
+        if spender is None or not surplus:
+            return
+        standing, now = await standing_of(tx, deploy_id), self._now()
+        numbers = range(1, rollout.desired + 1)
+        seconds = max(0, *(standing.left(number, now) for number in numbers))
+        price = rollout.replica_price * seconds // standing.whole
+        await spend(tx, spender, deploy.currency, surplus * price, now)
 
     async def _scale(
         self,
@@ -572,9 +625,10 @@ class Rollouts:
             scaled = scaled._replace(state="progressing", problem=None)
         await _change(tx, rollout, scaled)
         await queries.set_price(tx, deploy_id, rollout.replica_price * replicas)
-        rows = await queries.present(tx, [deploy_id])
+        standing = await standing_of(tx, deploy_id)
+        judged = judge(scaled, standing, now)
         # All of it, so that it is refused here if it costs too much.
-        done = await self._carry_out(tx, deploy, judge(scaled, rows, now), rows, most=None)
+        done = await self._carry_out(tx, deploy, judged, standing.rows, most=None)
         if replicas > rollout.desired:
             await _require_buyer(tx, user_id)
         more = max(replicas - rollout.desired, 0) * rollout.replica_price
@@ -606,9 +660,10 @@ class Rollouts:
         rollout = await queries.find(tx, deploy_id)
         if deploy is None or rollout is None:
             return Done()
-        rows, now = await queries.present(tx, [deploy_id]), self._now()
-        judged = judge(rollout, rows, now)
-        done = await self._carry_out(tx, deploy, judged, rows, most=self.pace.steps_per_unit)
+        standing = await standing_of(tx, deploy_id)
+        judged = judge(rollout, standing, self._now())
+        most = self.pace.steps_per_unit
+        done = await self._carry_out(tx, deploy, judged, standing.rows, most=most)
         if judged.after != rollout:
             await _change(tx, rollout, judged.after)
             await self._record(tx, rollout, judged.after)
@@ -666,13 +721,15 @@ class Rollouts:
         now, revision = self._now(), judged.after.revision
         await queries.forget_failed(tx, deploy.id, before=revision, now=now)
         revisions = await queries.revisions(tx, deploy.id)
-        # A replica that still runs, because others come first, has also used some of its time.
-        running = dict.fromkeys(numbers, 0)
-        for row in rows:
-            if row.number in running and row.job_id not in stops and row.ready_at is not None:
-                running[row.number] += max(now - row.ready_at, 0)
+        # Read again: the pay of the stopped replicas counts as used time.
+        standing = await standing_of(tx, deploy.id)
+        seconds = {
+            number: standing.left(number, now)
+            for number in numbers
+            if not standing.is_used_up(number, now)
+        }
         template = self._template(revisions[0])
-        started = await self._start(tx, deploy, judged.after, template, running)
+        started = await self._start(tx, deploy, judged.after, template, seconds)
         return Done(stopped, started)
 
     async def _stop(
@@ -692,7 +749,7 @@ class Rollouts:
         deploy: DeployRow,
         rollout: RolloutRow,
         template: Template,
-        running: Mapping[int, int],
+        seconds_of: Mapping[int, int],
     ) -> list[str]:
         """Post replicas, each for its remaining time. Return their jobs.
 
@@ -701,14 +758,11 @@ class Rollouts:
             deploy: their deploy.
             rollout: the number of replicas, and their price.
             template: their template.
-            running: unpaid seconds of each replica, by its number.
+            seconds_of: the remaining seconds of each replica, by its number.
         """
-        whole = deploy.duration_hrs * HOUR_SECONDS
-        used = {row.number: row.seconds for row in await queries.used(tx, deploy.id)}
         patience = msgspec.json.decode(rollout.strategy, type=Strategy).progress_s
         replicas = []
-        for number, passed in running.items():
-            seconds = max(whole - used.get(number, 0) - passed, SECONDS_MIN)
+        for number, seconds in seconds_of.items():
             job = self._replica(deploy, rollout, template, number, seconds)
             spec = spec_of(template, deploy.job_type, seconds)
             row = self._specs.row(job.id, spec)
@@ -934,14 +988,11 @@ async def _change(tx: Transaction, before: RolloutRow, after: RolloutRow) -> Non
         await queries.forget_secrets(tx, after.deploy_id)
 
 
-async def _present(
+async def _rollouts(
     tx: Transaction, ids: Sequence[str]
-) -> tuple[list[RolloutRow], Mapping[str, list[PresentRow]]]:
+) -> tuple[list[RolloutRow], Mapping[str, Standing]]:
     rollouts = await queries.of_deploys(tx, ids)
-    rows: dict[str, list[PresentRow]] = {rollout.deploy_id: [] for rollout in rollouts}
-    for row in await queries.present(tx, list(rows)):
-        rows[row.deploy_id].append(row)
-    return rollouts, rows
+    return rollouts, await standings(tx, [rollout.deploy_id for rollout in rollouts])
 
 
 async def _revisions(tx: Transaction, user_id: str, deploy_id: str) -> list[RevisionRow]:

@@ -102,10 +102,12 @@ class SpentRow(NamedTuple):
 
 
 class UsedRow(NamedTuple):
-    """The paid seconds of a replica."""
+    """The paid seconds of a replica, over all its jobs, and the hours that were bought for it."""
 
+    deploy_id: str
     number: int
     seconds: int
+    duration_hrs: int
 
 
 _COLUMNS = ", ".join(RolloutRow._fields)
@@ -393,15 +395,17 @@ async def spent(tx: Transaction, deploy_ids: Sequence[str]) -> dict[str, int]:
     return {row.deploy_id: row.amount for row in rows}
 
 
-async def used(tx: Transaction, deploy_id: str) -> list[UsedRow]:
-    """Return the paid seconds of each replica, over all its jobs."""
+async def used(tx: Transaction, deploy_ids: Sequence[str]) -> list[UsedRow]:
+    """Return the paid seconds of each replica that these deploys ever had, in one statement."""
     return await tx.all(
         UsedRow,
-        """
-        SELECT r.number, CAST(SUM(d.seconds) AS BIGINT)
-        FROM deploy_replicas AS r JOIN job_draws AS d ON d.job_id = r.job_id
-        WHERE r.deploy_id = :deploy_id
-        GROUP BY r.number
+        f"""
+        SELECT r.deploy_id, r.number, CAST(COALESCE(SUM(w.seconds), 0) AS BIGINT), d.duration_hrs
+        FROM {tx.table("wanted", id="TEXT")}
+        JOIN deploys AS d ON d.id = wanted.id
+        JOIN deploy_replicas AS r ON r.deploy_id = d.id
+        LEFT JOIN job_draws AS w ON w.job_id = r.job_id
+        GROUP BY r.deploy_id, r.number, d.duration_hrs
         """,
-        deploy_id=deploy_id,
+        wanted=json.dumps([{"id": deploy_id} for deploy_id in deploy_ids]),
     )

@@ -16,13 +16,14 @@ from market.attempts.attempts import Ending, FailureKind
 from market.base.errors import MarketError
 from market.deploys.deploys import NewDeploy
 from market.deploys.rollouts import Judgement, judge
+from market.deploys.standing import standing_of
 from market.deploys.steps import Strategy
 from market.deploys.templates import Change, Template
 from market.events.idempotency import Replayed
 from market.money.money import Currency
 from proxyctl.protocol.jobspec import Port, Ready
 from storage.deploys.deploys import DeployRow
-from storage.deploys.rollouts import RolloutRow, present
+from storage.deploys.rollouts import RolloutRow
 from tests.sim.clients import receipt_of
 from tests.sim.jobs import Actor, DeviceAgent
 from tests.sim.store import EPOCH, Commit
@@ -49,6 +50,17 @@ _OPEN_HOLDS = """
         (SELECT COALESCE(SUM(d.amount), 0) FROM job_draws AS d WHERE d.job_id = j.id), r.state
     FROM jobs AS j LEFT JOIN holds AS h ON h.id = 'job:' || j.id
     LEFT JOIN deploy_rollouts AS r ON r.deploy_id = j.deploy_id WHERE j.deploy_id IS NOT NULL
+"""
+_BOUGHT = """
+    SELECT d.id, r.number, SUM(w.seconds), d.duration_hrs
+    FROM deploys AS d JOIN deploy_rollouts AS o ON o.deploy_id = d.id
+    JOIN deploy_replicas AS r ON r.deploy_id = d.id JOIN job_draws AS w ON w.job_id = r.job_id
+    WHERE json_extract(o.strategy, '$.max_surge') = 0 GROUP BY d.id, r.number, d.duration_hrs
+"""
+_SURPLUS = """
+    SELECT d.job_name, o.revision - 1, json_extract(o.strategy, '$.max_surge'), o.replica_price
+    FROM deploys AS d JOIN deploy_rollouts AS o ON o.deploy_id = d.id
+    WHERE d.currency = :currency
 """
 _ATTEMPTS = """
     SELECT d.job_id, d.attempt, d.seconds, r.seconds, a.work_started_at, a.ready_at, a.ended_at,
@@ -204,12 +216,17 @@ class DeployBuyer(Actor):
         )
 
     async def _restart(self, _: int) -> Any:
-        return await self._ask("restart", lambda each: each.restart(self.user_id, self.deploy_id))
+        return await self._ask(
+            "restart",
+            lambda each: each.restart(self.user_id, self.deploy_id, spender=self._spender),
+        )
 
     async def _rollback(self, number: int) -> Any:
         return await self._ask(
             "rollback",
-            lambda each: each.rollback(self.user_id, self.deploy_id, number or None),
+            lambda each: each.rollback(
+                self.user_id, self.deploy_id, number or None, spender=self._spender
+            ),
         )
 
     async def _pause(self, _: int) -> Any:
@@ -370,13 +387,13 @@ class DeployBooks:
         now = EPOCH + int(self.network.world.now)
         for values in self._rows(f"SELECT {_ROLLOUT} FROM deploy_rollouts"):
             rollout = RolloutRow(*values)
-            rows = self.network.books.database.read(
-                partial(present, deploy_ids=[rollout.deploy_id])
+            standing = self.network.books.database.read(
+                partial(standing_of, deploy_id=rollout.deploy_id)
             )
-            judged = judge(rollout, rows, now)
+            rows, judged = standing.rows, judge(rollout, standing, now)
             # A rollout is stuck after a time without progress, and is looked at within seconds. A
             # replica may have become ready since, so only work that is due at both times is late.
-            due = judge(rollout, rows, now - SETTLED_SECONDS)
+            due = judge(rollout, standing, now - SETTLED_SECONDS)
             is_waiting = _is_behind(rollout, due) and _is_behind(rollout, judged)
             is_late = is_waiting and rollout.progressed_at < now - SETTLED_SECONDS
             if is_late and rollout.problem is None:
@@ -417,7 +434,24 @@ class DeployBooks:
         ):
             if captured != (drawn or 0):
                 fail(f"replica {job_id[-6:]} has cost {captured}, and {drawn} was drawn")
+        self._check_hours()
         self._check_key()
+
+    def _check_hours(self) -> None:
+        """Without surplus replicas none is paid for more than the hours that were bought for it."""
+        for deploy_id, number, paid, hours in self._rows(_BOUGHT):
+            if paid > hours * 3_600:
+                self.network.world.fail(
+                    f"replica {number} of {deploy_id[-6:]} is paid {paid} s of {hours} hours"
+                )
+
+    def _surplus(self, currency: str) -> int:
+        """Return the most that the revisions of the key's deploys count for surplus replicas."""
+        return sum(
+            revisions * surge * price
+            for name, revisions, surge, price in self._rows(_SURPLUS, currency=currency)
+            if name in self.keyed
+        )
 
     def _check_key(self) -> None:
         spent = dict(
@@ -428,10 +462,11 @@ class DeployBooks:
             )
         )
         for currency, amount in spent.items():
-            if amount != self.by_key.get(currency, 0):
+            bought, surplus = self.by_key.get(currency, 0), self._surplus(currency)
+            if not bought <= amount <= bought + surplus:
                 self.network.world.fail(
-                    f"the key of deploys has spent {amount} {currency}, and bought for"
-                    f" {self.by_key.get(currency, 0)}"
+                    f"the key of deploys has spent {amount} {currency}, and bought for {bought}"
+                    f" and at most {surplus} of surplus"
                 )
             if amount > DEPLOY_KEY_LIMIT:
                 self.network.world.fail(f"the key of deploys has spent {amount}, above its limit")

@@ -14,6 +14,9 @@ from support.market.market import WAITING_SECONDS, Market
 from support.market.work import given
 
 from market.accounts.bounds import Bounds
+from market.accounts.keys import NewKey
+from market.accounts.scopes import Scope
+from market.accounts.spending import Spender, SpendLimits
 from market.attempts.attempts import Ending, FailureKind
 from market.base.bus import REPLICAS
 from market.base.errors import Code, MarketError
@@ -947,6 +950,100 @@ async def test_a_replica_whose_hours_are_over_is_done(market: Market, fleet: Fle
     with pytest.raises(MarketError) as caught:
         await market.rollouts.restart(user, deploy_id)
     assert caught.value.code is Code.DEPLOY_OVER
+
+
+async def count_paid(market: Market) -> int:
+    seconds = await market.store.read(
+        lambda tx: tx.one(int, "SELECT COALESCE(SUM(seconds), 0) FROM job_draws")
+    )
+    return seconds or 0
+
+
+@pytest.mark.both_engines
+@pytest.mark.parametrize("change", ["revise", "restart", "rollback"])
+async def test_a_replica_in_its_last_minute_serves_to_its_end_and_costs_no_more(
+    market: Market, fleet: Fleet, change: str
+) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user, replicas=1)
+    await market.rollouts.revise(user, deploy_id, NEXT)
+    await fleet.settle(user, deploy_id)
+    [job] = await fleet.jobs(user, deploy_id)
+    market.clock.now += 2 * HOUR - 59
+    for _ in range(3):
+        if change == "revise":
+            await market.rollouts.revise(user, deploy_id, Change(image="web:3"))
+        elif change == "restart":
+            await market.rollouts.restart(user, deploy_id)
+        else:
+            await market.rollouts.rollback(user, deploy_id, 1)
+        found = await fleet.settle(user, deploy_id)
+        assert found.job_ids == [job.id]
+        assert found.rollout is not None
+        assert found.rollout.state == "progressing"
+        assert found.rollout.problem is not None
+        assert "less than a minute" in found.rollout.problem
+    market.clock.now += 59
+    ending = Ending(FailureKind.TIMEOUT)
+    await market.jobs.fail(fleet.devices[job.id], job.id, "time", ending=ending)
+    found = await fleet.settle(user, deploy_id)
+    assert (found.status, found.paid) == ("completed", REPLICA_USD)
+    assert await state(market, user, deploy_id) == "over"
+    assert await count_paid(market) == 2 * HOUR
+    assert await available(market, user) == micro(100) - REPLICA_USD
+    assert await audited(market)
+
+
+@pytest.mark.both_engines
+async def test_a_stopped_replica_without_a_minute_left_does_not_return(
+    market: Market, fleet: Fleet
+) -> None:
+    user = await market.person("100")
+    deploy_id = await running(fleet, user, replicas=2)
+    market.clock.now += 2 * HOUR - 30
+    await market.rollouts.scale(user, deploy_id, 1)
+    await market.rollouts.scale(user, deploy_id, 3)
+    found = await fleet.settle(user, deploy_id)
+    assert (len(found.job_ids), found.ready_replicas) == (2, 2)  # the first, and the new third
+    market.clock.now += 30
+    first = next(job for job in await fleet.jobs(user, deploy_id) if "(1 of" in job.title)
+    ending = Ending(FailureKind.TIMEOUT)
+    await market.jobs.fail(fleet.devices[first.id], first.id, "time", ending=ending)
+    await market.rollouts.restart(user, deploy_id)
+    await fleet.settle(user, deploy_id)
+    assert await state(market, user, deploy_id) == "available"
+    rows = await market.store.read(serving, deploy_id)
+    assert [row.number for row in rows] == [3]
+    assert await count_paid(market) == 4 * HOUR  # 30 seconds by the third
+    assert await audited(market)
+
+
+async def test_a_key_counts_the_surplus_replicas_of_its_revisions(
+    market: Market, fleet: Fleet
+) -> None:
+    user = await market.person("100")
+    strategy = Strategy(max_surge=1, max_unavailable=0)
+    deploy_id = await running(fleet, user, replicas=2, strategy=strategy)
+    limits = SpendLimits(usd=REPLICA_USD, period="lifetime")
+    key = (
+        await market.keys.create(
+            user, NewKey(name="k", scopes=(Scope.JOBS_WRITE,), spend_limits=limits)
+        )
+    ).row
+    spender = Spender(key.id, user)
+    market.clock.now += HOUR
+    await market.rollouts.revise(user, deploy_id, NEXT, spender=spender)  # half of one's price
+    await market.rollouts.restart(user, deploy_id, spender=spender)
+    for act in (
+        market.rollouts.revise(user, deploy_id, Change(image="web:3"), spender=spender),
+        market.rollouts.restart(user, deploy_id, spender=spender),
+        market.rollouts.rollback(user, deploy_id, 1, spender=spender),
+    ):
+        with pytest.raises(MarketError) as caught:
+            await act
+        assert caught.value.code is Code.SPEND_LIMIT_REACHED
+    assert len(await market.rollouts.revisions(user, deploy_id)) == 3
+    assert (await market.keys.one(user, key.id)).spent_usd == REPLICA_USD
 
 
 @pytest.mark.both_engines

@@ -1,0 +1,88 @@
+"""The replicas that a deploy has now, and the time that is left of what was bought for each.
+
+A replica has the deploy's hours in all its jobs together. The last seconds are not worth a new job,
+so a replica with less than `SECONDS_MIN` left is not replaced: it serves to its end, and is done.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from market.base.states import JobStatus
+from market.jobs.draws import SECONDS_MIN
+from storage.deploys import rollouts as queries
+from storage.deploys.rollouts import PresentRow
+from storage.engines.store import Transaction
+
+HOUR_SECONDS = 3_600
+OPEN = (JobStatus.WAITING, JobStatus.RUNNING)
+
+
+class Standing(Struct, frozen=True):
+    """What a deploy has.
+
+    Attributes:
+        rows: the replicas that were not stopped.
+        whole: the bought seconds of each replica.
+        used: the paid seconds of each replica, by its number.
+    """
+
+    rows: Sequence[PresentRow]
+    whole: int
+    used: Mapping[int, int]
+
+    def left(self, number: int, now: int) -> int:
+        """Return the seconds that are left of a replica's bought time; below 0 if surplus ran.
+
+        A replica that still runs, because others come first, has also used some of its time.
+        """
+        running = sum(
+            max(now - row.ready_at, 0)
+            for row in self.rows
+            if row.number == number and row.ready_at is not None
+        )
+        return self.whole - self.used.get(number, 0) - running
+
+    def is_used_up(self, number: int, now: int) -> bool:
+        """Return whether too little of a replica's time is left for another job."""
+        return self.left(number, now) < SECONDS_MIN
+
+    def done(self, now: int) -> set[int]:
+        """Return the replicas that are over: completed, or used up and without an open job."""
+        completed = {row.number for row in self.rows if row.status == JobStatus.COMPLETED}
+        present = {row.number for row in self.rows if row.status in OPEN}
+        ended = self.used.keys() - present
+        return completed | {number for number in ended if self.is_used_up(number, now)}
+
+    def last(self, revision: int, now: int) -> set[str]:
+        """Return the jobs of earlier revisions that serve to the end of their replica's time.
+
+        For each replica it is the newest job that is ready.
+        """
+        newest = {
+            row.number: row
+            for row in sorted(self.rows, key=lambda row: row.revision)
+            if row.ready_at is not None and self.is_used_up(row.number, now)
+        }
+        current = {
+            row.number for row in self.rows if row.revision == revision and row.status in OPEN
+        }
+        return {row.job_id for number, row in newest.items() if number not in current}
+
+
+async def standings(tx: Transaction, deploy_ids: Sequence[str]) -> dict[str, Standing]:
+    """Return what each of these deploys has, for deploys with a replica at any time."""
+    used: dict[str, dict[int, int]] = {}
+    whole = {}
+    for row in await queries.used(tx, deploy_ids):
+        used.setdefault(row.deploy_id, {})[row.number] = row.seconds
+        whole[row.deploy_id] = row.duration_hrs * HOUR_SECONDS
+    rows: dict[str, list[PresentRow]] = {deploy_id: [] for deploy_id in whole}
+    for present in await queries.present(tx, list(whole)):
+        rows[present.deploy_id].append(present)
+    return {each: Standing(rows[each], whole[each], used[each]) for each in whole}
+
+
+async def standing_of(tx: Transaction, deploy_id: str) -> Standing:
+    """Return what a deploy with revisions has; it had a replica at its creation."""
+    return (await standings(tx, [deploy_id]))[deploy_id]
