@@ -249,6 +249,7 @@ TESTED_IN = {
     "market/logs/removal.py": "tests/market/logs/test_logs.py",
     "market/money/debts.py": "tests/market/payments/test_payments.py",
     "market/money/lots.py": "tests/market/staff/money/test_money.py",
+    "market/money/unclaimed.py": "tests/market/exits/test_payouts.py",
     "market/payments/booking.py": "tests/market/payments/test_payments.py",
     "market/payments/cards.py": "tests/market/payments/test_top_ups.py",
     "market/payments/exchange.py": "tests/market/staff/money/test_doubts.py",

@@ -6,6 +6,8 @@ marks its row as paid or as reversed, in the transaction that posts the transfer
 
 import logging
 from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -16,6 +18,8 @@ from market.events.context import Context
 from market.money import ledger
 from market.money.ledger import Movement, Transfer, TransferKind
 from market.money.money import Currency, earned
+from market.money.unclaimed import Return, put_aside
+from market.money.unclaimed import movement as unclaimed_movement
 from storage.bandwidth import sessions as bandwidth_queries
 from storage.devices import devices as device_queries
 from storage.engines.store import Transaction
@@ -78,8 +82,9 @@ class ExitPayouts:
             return await self._owners(moment, limit)
 
         async def pay(user_id: str) -> None:
-            transfer_id = self._identifiers.new()
-            await self._store.write(_pay, user_id, transfer_id, moment=moment, now=now)
+            new_id = self._identifiers.new
+            ids = TransferIds(new_id(), new_id())
+            await self._store.write(_pay, user_id, ids, moment=moment, now=now)
 
         return await self._paying.run(find, pay, most=PAID_MAX_OWNERS, now=now)
 
@@ -102,7 +107,18 @@ class ExitPayouts:
         return owners[:limit]
 
 
-async def _pay(tx: Transaction, user_id: str, transfer_id: str, *, moment: int, now: int) -> None:
+class TransferIds(NamedTuple):
+    """Identifiers for a payment, and for its way to the house if its user is erased."""
+
+    payment: str
+    unclaimed: str
+
+
+async def _pay(tx: Transaction, user_id: str, ids: TransferIds, *, moment: int, now: int) -> None:
+    """Pay the due earnings of an owner.
+
+    Bytes of a session are posted as earnings later, perhaps after the erasure of the owner.
+    """
     paid = await queries.pay(tx, user_id, moment=moment, now=now)
     if not paid:
         return
@@ -115,10 +131,20 @@ async def _pay(tx: Transaction, user_id: str, transfer_id: str, *, moment: int, 
         sum(row.earned for row in paid),
     )
     # Each earning is paid once, so the first of them names this payout.
-    key = _key(first.session_id, first.device_id, first.number, "payout")
+    key = partial(_key, first.session_id, first.device_id, first.number)
+    await ledger.lock(tx, [movement, unclaimed_movement(user_id, Currency.USD)])
+    kind = TransferKind.PAYOUT
     await _post(
-        tx, Transfer(transfer_id, key, TransferKind.PAYOUT, "exits", Currency.USD, (movement,), now)
+        tx, Transfer(ids.payment, key("payout"), kind, "exits", Currency.USD, (movement,), now)
     )
+    reference = _reference(first.session_id)
+    back = Return(user_id, Currency.USD, amount, key("unclaimed"), reference)
+    await put_aside(tx, back, transfer_id=ids.unclaimed, now=now)
+
+
+def _reference(session_id: str) -> str:
+    """Return the reference of the transfers that belong to a session."""
+    return f"bandwidth:{session_id}"
 
 
 def _key(session_id: str, device_id: str, number: int, what: str) -> str:
@@ -152,7 +178,7 @@ async def reverse(
     tx: Transaction,
     device_id: str,
     pending: Sequence[PendingRow],
-    transfer_ids: Sequence[str],
+    transfer_ids: Sequence[TransferIds],
     *,
     now: int,
 ) -> ClawedBack:
@@ -161,29 +187,37 @@ async def reverse(
     The buyers of settled sessions get the whole price of the bytes back: the owner's share from the
     pending account, the rest from the house. In sessions that are not settled, the bytes of this
     exit are free; their posted and pending earnings return to the house. Earnings that were paid
-    out before stay paid.
+    out before stay paid. The money of a buyer who is erased stays with the house, as unclaimed.
 
     Args:
         tx: the transaction.
         device_id: the exit.
         pending: the earnings; each is reversed by a transfer of its own.
-        transfer_ids: an identifier for each.
+        transfer_ids: identifiers for each.
         now: the time.
     """
     # A settlement would decide the receiver of the money, so these sessions stay unsettled
     # meanwhile.
     await bandwidth_queries.lock(tx, sorted({row.session_id for row in pending}))
     rows = await queries.reverse(tx, device_id, pending, now=now)
-    transfers, refunded = [], 0
-    for transfer_id, row in zip(transfer_ids, rows, strict=False):
+    transfers, backs = [], []
+    for ids, row in zip(transfer_ids, rows, strict=False):
         price = 0
         if row.status != SessionStatus.ACTIVE:
             price = earned(row.used_bytes, row.price_per_gb)
-        transfers.append(_reversal(transfer_id, device_id, row, price, now))
-        refunded += price
-    await ledger.lock(tx, [each for transfer in transfers for each in transfer.movements])
+        transfers.append(_reversal(ids.payment, device_id, row, price, now))
+        key = _key(row.session_id, device_id, row.number, "unclaimed")
+        reference = _reference(row.session_id)
+        backs.append((ids, Return(row.buyer_id, Currency.USD, price, key, reference)))
+    aside = [unclaimed_movement(back.user_id, Currency.USD) for _, back in backs if back.amount]
+    await ledger.lock(
+        tx, [*(each for transfer in transfers for each in transfer.movements), *aside]
+    )
     for transfer in transfers:
         await _post(tx, transfer)
+    for ids, back in backs:
+        await put_aside(tx, back, transfer_id=ids.unclaimed, now=now)
+    refunded = sum(back.amount for _, back in backs)
     return ClawedBack(len(rows), sum(row.amount for row in rows), refunded)
 
 
@@ -199,7 +233,7 @@ def _reversal(transfer_id: str, device_id: str, row: ReversedRow, price: int, no
         # By way of the house, so that the buyer's wallet has one entry.
         movements = (Movement(pending, house, row.amount), Movement(house, buyer, price))
     key = _key(row.session_id, device_id, row.number, "clawback")
-    reference = f"bandwidth:{row.session_id}"
+    reference = _reference(row.session_id)
     return Transfer(transfer_id, key, kind, reference, Currency.USD, movements, now)
 
 

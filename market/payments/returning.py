@@ -26,6 +26,7 @@ from market.events.recording import record
 from market.money import debts, ledger
 from market.money.ledger import Movement, Transfer, TransferIds, TransferKind
 from market.money.money import Currency
+from market.money.unclaimed import Return, put_aside
 from storage.accounts import closures
 from storage.engines.store import Transaction
 from storage.money import debts as debt_queries
@@ -205,14 +206,10 @@ async def _pay_debts(tx: Transaction, context: Context, row: ReturnRow, why: str
 
 
 async def _put_aside(tx: Transaction, context: Context, row: ReturnRow, amount: int) -> None:
-    """Move micro-USD that came back to the house, if its user is erased.
-
-    The caller has locked the accounts, which an erasure locks as well.
-    """
-    if amount and await closures.is_erased(tx, row.user_id):
-        account = ledger.available(row.user_id, Currency.USD)
-        movement = Movement(account, ledger.unclaimed(Currency.USD), amount)
-        await _post(tx, context, row, "unclaimed", TransferKind.FEE, movement)
+    """Move micro-USD that came back to the house, if its user is erased; see `put_aside`."""
+    key = f"{hold_of(row)}:unclaimed"
+    back = Return(row.user_id, Currency.USD, amount, key, hold_of(row))
+    await put_aside(tx, back, transfer_id=context.identifiers.new(), now=context.now())
 
 
 async def _post(

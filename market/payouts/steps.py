@@ -31,9 +31,9 @@ from market.events.recording import record
 from market.money import ledger
 from market.money.ledger import Movement, Payment, Transfer, TransferIds, TransferKind
 from market.money.money import Currency
+from market.money.unclaimed import Return, put_aside
 from market.payouts.rules import Quote, require_again
 from market.payouts.terms import FailReason, PayoutTerms, RejectReason
-from storage.accounts import closures
 from storage.engines.store import Transaction
 from storage.money import ledger as ledger_queries
 from storage.money.ledger import HoldRow
@@ -263,17 +263,10 @@ async def _give_back(tx: Transaction, context: Context, row: PayoutRow) -> None:
 
 
 async def _put_aside(tx: Transaction, context: Context, row: PayoutRow) -> None:
-    """Move money that is available again to the house, if its user is erased.
-
-    The caller has locked the accounts, which an erasure locks as well.
-    """
-    if not await closures.is_erased(tx, row.user_id):
-        return
-    currency = Currency(row.currency)
-    movement = Movement(
-        ledger.available(row.user_id, currency), ledger.unclaimed(currency), row.amount
-    )
-    await _post(tx, context, row, TransferKind.FEE, currency, [movement])
+    """Move money that is available again to the house, if its user is erased; see `put_aside`."""
+    key = f"{hold_of(row.id)}:{TransferKind.FEE}"
+    back = Return(row.user_id, Currency(row.currency), row.amount, key, hold_of(row.id))
+    await put_aside(tx, back, transfer_id=context.identifiers.new(), now=context.now())
 
 
 async def _post(

@@ -97,7 +97,11 @@ async def batches_against_payouts(tx: Transaction) -> list[DifferenceRow]:
 
 
 async def unclaimed(tx: Transaction) -> list[DifferenceRow]:
-    """Return each account of unclaimed money that differs from the returned payouts and refunds."""
+    """Return each account of unclaimed money that is not the sum of what came back for the erased.
+
+    That is payouts and refunds that were returned, and earnings of exits that were paid or taken
+    back.
+    """
     return await tx.all(
         DifferenceRow,
         differences(
@@ -111,6 +115,16 @@ async def unclaimed(tx: Transaction) -> list[DifferenceRow]:
             JOIN transfers AS t ON t.business_key = r.kind || ':' || r.id || ':unclaimed'
             JOIN entries AS e ON e.transfer_id = t.id
             WHERE r.status = 'void'
+            UNION ALL
+            SELECT e.credit_account, e.amount
+            FROM accounts AS a
+            JOIN entries AS e ON e.credit_account = a.id
+            JOIN transfers AS t ON t.id = e.transfer_id
+            JOIN exit_earnings AS x ON x.session_id = SUBSTR(t.reference, LENGTH('bandwidth:') + 1)
+                AND t.business_key = 'exit:' || x.session_id || ':' || x.device_id || ':'
+                    || x.number || ':unclaimed'
+            WHERE a.kind = 'unclaimed'
+                AND (x.paid_at IS NOT NULL OR x.reversed_at IS NOT NULL)
             """,
             "SELECT id AS reference, balance AS amount FROM accounts WHERE kind = 'unclaimed'",
         ),

@@ -226,7 +226,8 @@ async def _waiting(tx: Transaction, context: Context, taking: _Taking) -> Outcom
 async def _reverse(
     tx: Transaction, context: Context, device_id: str, pending: Sequence[PendingRow]
 ) -> payouts.ClawedBack:
-    ids = [context.identifiers.new() for _ in pending]
+    new_id = context.identifiers.new
+    ids = [payouts.TransferIds(new_id(), new_id()) for _ in pending]
     return await payouts.reverse(tx, device_id, pending, ids, now=context.now())
 
 

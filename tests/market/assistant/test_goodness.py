@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from support.base.clock import Clock
 from support.market.books import available, caller_of
 from support.market.events import said
+from support.market.leaving import tools
 from support.market.market import Market
 from support.market.model import ScriptedModel
 from support.market.pictures import cropped, jpeg, natural, png, with_chunk
@@ -19,6 +20,8 @@ from market.assistant.asking import Asking, RetryPolicy, model_slots
 from market.assistant.goodness import Finding, Goodness, RewardTerms, Submission
 from market.assistant.model import ModelError
 from market.assistant.phrases import phrase
+from market.base.errors import Code, MarketError
+from market.erasure import erasing
 from market.money import ledger
 from market.money.audit import audit_ledger
 from market.money.ledger import Movement, Transfer, TransferKind
@@ -94,6 +97,16 @@ async def test_a_reward_stands_in_the_wallet_by_its_word_without_an_internal_key
     [change] = await market.wallet.page(user, before="", limit=10)
     assert change.kind == "reward"
     assert change.reference.startswith("photo:")
+
+
+async def test_a_user_who_was_erased_while_the_model_looked_gets_no_reward(market: Market) -> None:
+    user = await market.person()
+    caller = await caller_of(market, user)
+    await market.store.write(erasing.erase, market.context, tools(market), user, waives=True)
+    with pytest.raises(MarketError) as caught:
+        await goodness(market, saying()).look(Submission(photo(1)), caller)
+    assert caught.value.code is Code.UNAUTHORIZED
+    assert await credits_of(market, user) == 0
 
 
 async def test_the_same_photo_earns_once_from_any_sender_and_in_any_form(market: Market) -> None:

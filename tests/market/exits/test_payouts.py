@@ -8,15 +8,17 @@ from msgspec.structs import replace
 from support.base.brief import brief
 from support.market.books import available, balance, refusal, revenue
 from support.market.exits import claw_back, exit_device, through
+from support.market.leaving import tools
 from support.market.market import Market
 from support.market.staff import ROOT
 from support.market.staff_money import LIMITS
 
 from market.base.errors import Code
+from market.erasure import erasing
 from market.exits.payouts import ClawedBack, ExitPayouts
 from market.money import ledger
 from market.money.audit import _audit, audit_ledger
-from market.money.money import GB, MICRO
+from market.money.money import GB, MICRO, Currency
 from market.staff.cases import clawing
 from storage.engines.errors import ConstraintError
 from storage.engines.store import Transaction
@@ -24,6 +26,7 @@ from storage.exits import exits as exit_queries
 from storage.exits.exits import PendingRow, UseRow
 
 WEEK = 7 * 86_400
+USD = Currency.USD
 
 
 async def pending(market: Market, user: str) -> int:
@@ -278,6 +281,40 @@ async def test_a_claw_back_returns_the_price_to_the_buyers(market: Market) -> No
     market.clock.now += WEEK
     assert await market.exit_payouts.pay_due() == 1
     assert await available(market, made.owner) == 300_000
+
+
+@pytest.mark.both_engines
+async def test_a_claw_back_for_an_erased_buyer_stays_with_the_house(market: Market) -> None:
+    made, session, other = await exit_device(market), await through(market), await through(market)
+    for each in (session, other):
+        await each.report(GB, (made, GB))
+        await each.end()
+    await market.store.write(
+        erasing.erase, market.context, tools(market), session.buyer, waives=True
+    )
+    assert await claw_back(market.context, made.id, "injects") == ClawedBack(
+        2, 1_200_000, 2 * MICRO
+    )
+    assert await available(market, session.buyer) == 0
+    assert await balance(market, ledger.unclaimed(USD)) == MICRO
+    assert await available(market, other.buyer) == 100 * MICRO
+    assert (await audit_ledger(market.store)).passed
+
+
+@pytest.mark.both_engines
+async def test_earnings_of_an_owner_who_was_erased_before_the_session_ended_stay_with_the_house(
+    market: Market,
+) -> None:
+    made, session = await exit_device(market), await through(market)
+    await session.report(GB, (made, GB))
+    await market.store.write(erasing.erase, market.context, tools(market), made.owner, waives=True)
+    await session.end()
+    assert await pending(market, made.owner) == 600_000
+    market.clock.jump(WEEK)
+    assert await market.exit_payouts.pay_due() == 1
+    assert (await pending(market, made.owner), await available(market, made.owner)) == (0, 0)
+    assert await balance(market, ledger.unclaimed(USD)) == 600_000
+    assert (await audit_ledger(market.store)).passed
 
 
 async def test_the_amount_that_was_taken_back_is_shown(market: Market) -> None:
