@@ -61,7 +61,7 @@ from market.payments.payments import Payments
 from market.payments.provider import Provider
 from market.payments.terms import PaymentTerms
 from market.payments.top_ups import TopUps
-from market.payouts.collecting import EarningDebts
+from market.payouts.collecting import DebtSweeper
 from market.payouts.connect import Connect
 from market.payouts.payouts import Payouts
 from market.payouts.terms import PayoutTerms
@@ -246,7 +246,7 @@ class Market:
             observed_seconds,
         )
         self.reviews = Reviews(context, letters)
-        self.earning_debts = EarningDebts(context)
+        self.debt_sweeper = DebtSweeper(context)
         self.artifacts = Artifacts(context, blobs, rules.artifacts)
         self.rollouts = Rollouts(context, self.jobs, self.specs)
         self.deploys = Deploys(context, self.jobs, self.rollouts, rules.rates, rules.deploy_images)

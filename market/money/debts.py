@@ -1,8 +1,8 @@
 """Debts of users to the house, for money that was taken back after they had spent it.
 
 A payment was taken back by its bank, or earnings were taken back after their payout. The house has
-lost the money (`ledger.losses`). The next deposits of the user pay it back first. Debts for
-earnings are also paid by later earnings (`market/payouts/collecting.py`).
+lost the money (`ledger.losses`). The next deposits of the user pay it back first. A sweep pays with
+money that arrives in another way (`market/payouts/collecting.py`).
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ async def pay(
     now: int,
     currency: Currency = Currency.USD,
     payer: str | None = None,
-    is_earned: bool = False,
+    only: DebtSource | None = None,
 ) -> int:
     """Pay the debts of a user from the available money, and return the micro-units that were paid.
 
@@ -59,17 +59,17 @@ async def pay(
         now: UTC seconds.
         currency: the currency of the debts.
         payer: another account that pays instead.
-        is_earned: whether earned money pays, and only the debts for earnings.
+        only: pay only debts of this source; earned money pays those for earnings then.
     """
     left = most
     for debt in await queries.open_of(tx, user_id, currency):
-        if is_earned and debt.source != DebtSource.EARNINGS:
+        if only is not None and debt.source != only:
             continue
         amount = min(left, debt.left)
         if not amount:
             break
         account = payer or ledger.available(user_id, currency)
-        earned = -amount if is_earned else 0
+        earned = -amount if only is DebtSource.EARNINGS else 0
         movement = Movement(account, ledger.losses(currency), amount, earned)
         reference = f"debt:{debt.id}"
         is_new = await ledger.post(

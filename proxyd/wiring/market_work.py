@@ -210,9 +210,9 @@ class MarketWork:
         )
         yield Sweep(
             DEBT_CHECK_SECONDS,
-            "debts of earnings",
-            market.earning_debts.sweep,
-            "debts that earnings pay",
+            "debts",
+            market.debt_sweeper.sweep,
+            "debts that available money pays",
         )
         if self._payout_rounds:
             yield Sweep(

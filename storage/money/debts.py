@@ -28,7 +28,7 @@ class DebtRow(NamedTuple):
 
 
 class DebtorRow(NamedTuple):
-    """A user with an open debt for earnings in a currency."""
+    """A user with an open debt in a currency."""
 
     user_id: str
     currency: str
@@ -97,14 +97,21 @@ async def taken_back(tx: Transaction, user_id: str, currency: str) -> int:
 
 
 async def debtors(tx: Transaction, *, limit: int) -> list[DebtorRow]:
-    """Return users whose earned money can pay an open debt for earnings now."""
+    """Return users whose available money can pay an open debt now.
+
+    Only earned money pays a debt for earnings.
+    """
     return await tx.all(
         DebtorRow,
         """
-        SELECT DISTINCT d.user_id, d.currency FROM earning_debts AS d
+        SELECT d.user_id, d.currency FROM earning_debts AS d
         JOIN accounts AS a ON a.id = 'user:' || d.user_id || ':available:' || d.currency
         WHERE d.user_id > '' AND d.paid < d.amount AND a.earned > 0
-        ORDER BY d.user_id, d.currency LIMIT :limit
+        UNION
+        SELECT d.user_id, 'usd' FROM debts AS d
+        JOIN accounts AS a ON a.id = 'user:' || d.user_id || ':available:usd'
+        WHERE d.user_id > '' AND d.paid < d.amount AND a.balance > 0
+        ORDER BY 1, 2 LIMIT :limit
         """,
         limit=limit,
     )

@@ -709,7 +709,9 @@ REQUESTS: dict[str, Callable[[Market, str], Awaitable[Any]]] = {
     "settled batches to look at": lambda market, _: market.store.read(
         batch_queries.watched, "paypal", now=1, limit=20
     ),
-    "debts that earnings pay": lambda market, _: market.store.read(debt_queries.debtors, limit=20),
+    "debts that available money pays": lambda market, _: market.store.read(
+        debt_queries.debtors, limit=20
+    ),
     "doubtful batches": lambda market, _: market.store.read(batch_queries.doubtful, limit=20),
     "sources of earnings": lambda market, buyer: market.store.read(
         source_queries.buyers, buyer, limit=20

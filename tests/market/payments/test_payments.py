@@ -16,6 +16,8 @@ from support.payments.bank import Bank
 
 from market.accounts.accounts import deposit_key
 from market.base.errors import Code, MarketError
+from market.deploys.deploys import NewDeploy
+from market.deploys.templates import Template
 from market.erasure import erasing
 from market.money import debts, ledger
 from market.money.audit import audit_ledger
@@ -253,6 +255,39 @@ async def test_a_lost_dispute_is_a_debt_that_any_deposit_pays(market: Market, ba
     bank.decide(payment_id, ref, "void")
     await look(market, payment_id)
     assert await available(market, user) == 21 * USD
+
+
+@pytest.mark.both_engines
+async def test_money_that_a_deploy_gives_back_pays_a_debt_once(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    payment_id = await paid(market, bank, user)
+    new = NewDeploy(
+        job_name="a service",
+        job_type="Docker",
+        gpu_model="A100",
+        gpu_count=1,
+        duration_hrs=10,
+        replicas=1,
+        currency=Currency.USD,
+        image="web:1",
+        template=Template(),
+    )
+    deploy = await market.deploys.create(user, new)
+    assert await held(market, user) == 15 * USD
+    ref = bank.dispute(payment_id, 20 * USD)
+    bank.decide(payment_id, ref, "done")
+    await look(market, payment_id)
+    assert (await market.payments.offer(user)).debt == 15 * USD
+    assert await market.debt_sweeper.sweep() == 0
+    await market.deploys.cancel(user, deploy.id)
+    assert await available(market, user) == 15 * USD
+    await asyncio.gather(*(market.debt_sweeper.sweep() for _ in range(3)))
+    assert (await available(market, user), await balance(market, ledger.losses())) == (0, 0)
+    assert (await market.payments.offer(user)).debt == 0
+    await by_staff(market, user, 3 * USD, "three")
+    assert await market.debt_sweeper.sweep() == 0
+    assert await available(market, user) == 3 * USD
+    await market.bandwidth.buy(user, quota_bytes=GB, price_per_gb=USD)
 
 
 async def test_money_that_comes_back_pays_its_debt_first(market: Market, bank: Bank) -> None:

@@ -1,4 +1,4 @@
-"""Debts for earnings that were taken back after their payout, and the earnings that pay them."""
+"""Debts that a sweep pays: for earnings, by later earnings, and for payments, by any USD."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -84,18 +84,18 @@ async def test_later_earnings_pay_what_was_paid_out_before(market: Market) -> No
     assert "wallet.corrected" in await types_of(market, user)
     bought = market.jobs.create(user, wanted(price=MICRO))
     assert await refusal(bought) is Code.ACCOUNT_RESTRICTED
-    assert await market.earning_debts.sweep() == 0
+    assert await market.debt_sweeper.sweep() == 0
     await earn(market, user, 500)
     assert (await earnings(market, user)).owed == 700 * MICRO
     assert (await market.wallet.owed(user))[CREDIT] == 700 * MICRO
     shown = await money.history(market.context, ROOT, user, limit=1)
     assert shown.owed == {Currency.USD: 0, CREDIT: 700 * MICRO}
-    made = [market.earning_debts.sweep() for _ in range(3)]
+    made = [market.debt_sweeper.sweep() for _ in range(3)]
     assert await asyncio.gather(*made)
     assert (await earned_part(market, user), await owed(market, user)) == (0, 250 * MICRO)
     await earn(market, user, 1_000)
     assert await refusal(market.jobs.create(user, wanted(price=MICRO))) is Code.ACCOUNT_RESTRICTED
-    await market.earning_debts.sweep()
+    await market.debt_sweeper.sweep()
     assert (await earned_part(market, user), await owed(market, user)) == (650 * MICRO, 0)
     assert await balance(market, ledger.losses(CREDIT)) == 0
     found = await earnings(market, user)
@@ -119,7 +119,7 @@ async def test_no_payout_leaves_before_the_debt_is_paid(market: Market) -> None:
     refused = paying.approve(market.context, ROOT, waiting.id, LIMITS)
     assert await refusal(refused) is Code.PAYOUT_NOT_PERMITTED
     await market.payouts.cancel(user, waiting.id)
-    await market.earning_debts.sweep()
+    await market.debt_sweeper.sweep()
     assert await owed(market, user) == 0
     assert [row.id for row in await market.store.write(steps.lock_approved, ("bank",), 9)] == [
         first.id
@@ -133,7 +133,7 @@ async def test_a_reward_never_pays_for_a_payout(market: Market) -> None:
     await taken_back(market, user, 1_800)
     assert await owed(market, user) == 1_000 * MICRO
     assert await available(market, user, CREDIT) == 5_000 * MICRO
-    assert await market.earning_debts.sweep() == 0
+    assert await market.debt_sweeper.sweep() == 0
     assert await owed(market, user) == 1_000 * MICRO
 
 
@@ -194,6 +194,6 @@ async def test_debts_of_both_currencies_are_apart(market: Market) -> None:
     await earn_usd(market, user)
     await paid_out(market, user)
     await taken_back(market, user, 1_800)
-    await market.earning_debts.sweep()
+    await market.debt_sweeper.sweep()
     assert await earned_part(market, user, Currency.USD) == 600_000
     assert await owed(market, user) == 1_000 * MICRO

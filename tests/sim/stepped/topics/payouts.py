@@ -144,7 +144,7 @@ async def _takes_back(side: Side) -> Any:
 
 
 async def _collects(side: Side) -> Any:
-    earner, collect = side.world.people["earner"], side.market.earning_debts._collect
+    earner, collect = side.world.people["earner"], side.market.debt_sweeper._collect
     await side.market.store.write(collect, earner, Currency.CREDIT)
 
 
