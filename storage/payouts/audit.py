@@ -1,7 +1,7 @@
 """Queries of the audit on payouts: their holds, their transfers, and the sum of all earnings."""
 
 from storage.engines.store import Transaction
-from storage.money.earned import OWN_HOLDS
+from storage.money.earned import OWN_HOLDS, STILL_HELD
 from storage.money.ledger import DifferenceRow, differences
 
 _HOLD = "'payout:' || id AS reference"
@@ -51,7 +51,7 @@ async def against_house(tx: Transaction) -> list[DifferenceRow]:
 async def against_earnings(tx: Transaction) -> list[DifferenceRow]:
     """Return each user and currency whose earnings are not the sum of where they went.
 
-    They are available, in open holds, paid out, spent by holds that are over, or corrected.
+    They are available, still in open holds, paid out, spent from holds, or corrected.
     """
     return await tx.all(
         DifferenceRow,
@@ -63,15 +63,16 @@ async def against_earnings(tx: Transaction) -> list[DifferenceRow]:
             f"""
             SELECT id AS reference, earned AS amount FROM accounts WHERE earned > 0
             UNION ALL
-            SELECT 'user:' || user_id || ':available:' || currency, earned
+            SELECT 'user:' || user_id || ':available:' || currency, {STILL_HELD}
             FROM holds WHERE earned > 0 AND resolved_at IS NULL AND {OWN_HOLDS}
             UNION ALL
             SELECT 'user:' || user_id || ':available:' || currency, amount
             FROM payouts WHERE state = 'paid'
             UNION ALL
-            SELECT 'user:' || user_id || ':available:' || currency, earned - amount + captured
+            SELECT 'user:' || user_id || ':available:' || currency,
+                earned - amount + COALESCE(captured, drawn)
             FROM holds
-            WHERE earned > 0 AND resolved_at IS NOT NULL AND earned > amount - captured
+            WHERE earned > 0 AND earned > amount - COALESCE(captured, drawn)
                 AND {OWN_HOLDS} AND id NOT LIKE 'payout:%'
             UNION ALL
             SELECT e.debit_account, -e.earned

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from storage.engines.paging import NEWEST_FIRST, behind
 from storage.engines.store import Transaction, Value
-from storage.money.earned import OWN_HOLDS
+from storage.money.earned import OWN_HOLDS, STILL_HELD
 from storage.payouts.payouts import OPEN
 
 
@@ -18,7 +18,8 @@ class LineRow(NamedTuple):
     amount: int
 
 
-# Transfers of payouts, and those into open holds, are lines of other terms.
+# Transfers of payouts, and those into open holds, are lines of other terms. The drawn part of an
+# open hold is spent (`_DRAWN`).
 _IN_OTHER_TERMS = f"""(
     t.reference IN (
         SELECT 'payout:' || id FROM payouts WHERE user_id = :user_id AND currency = :currency
@@ -29,6 +30,18 @@ _IN_OTHER_TERMS = f"""(
             AND {OWN_HOLDS}
     )
 )"""
+
+
+# A line is the transfer into the hold. A user has a bounded number of open holds.
+_OPEN_HOLDS = f"""
+    holds AS h JOIN transfers AS t ON t.business_key = h.id || ':hold'
+    WHERE h.user_id = :user_id AND h.currency = :currency AND h.resolved_at IS NULL
+        AND h.earned > 0 AND h.{OWN_HOLDS} AND h.id NOT LIKE 'payout:%' AND t.id < :before
+"""
+_DRAWN = f"""
+    SELECT t.id AS transfer_id, {STILL_HELD} - earned AS amount FROM {_OPEN_HOLDS}
+        AND h.earned > h.amount - h.drawn
+"""
 
 
 def _came(is_back: int, only: str = "TRUE") -> str:
@@ -95,19 +108,16 @@ def _of_payouts(states: str, amount: str) -> str:
 _QUERIES = {
     "earned": _of_transfers(_came(0)),
     "available": _of_transfers(_came(0), _came(1), _left()),
-    # A line is the transfer into the hold. A user has a bounded number of open holds.
     "held": f"""
-        SELECT t.id, t.created_at, t.kind, t.reference, h.earned
-        FROM holds AS h JOIN transfers AS t ON t.business_key = h.id || ':hold'
-        WHERE h.user_id = :user_id AND h.currency = :currency AND h.resolved_at IS NULL
-            AND h.earned > 0 AND h.{OWN_HOLDS} AND h.id NOT LIKE 'payout:%' AND t.id < :before
+        SELECT t.id, t.created_at, t.kind, t.reference, {STILL_HELD}
+        FROM {_OPEN_HOLDS} AND h.amount > h.drawn
         ORDER BY t.id DESC LIMIT :limit
     """,
     "in_payout": _of_payouts(OPEN, "amount"),
     "paid": _of_payouts("('paid')", "amount - fee_amount"),
     "fees": _of_payouts("('paid')", "fee_amount"),
     "spent": _of_transfers(
-        _came(1, f"NOT {_IN_OTHER_TERMS}"), _left(f"NOT {_IN_OTHER_TERMS}"), sign="-"
+        _came(1, f"NOT {_IN_OTHER_TERMS}"), _left(f"NOT {_IN_OTHER_TERMS}"), _DRAWN, sign="-"
     ),
 }
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from storage.engines.paging import NEWEST_FIRST, behind
 from storage.engines.store import Transaction, insert_row
+from storage.money.earned import STILL_HELD
 
 # States in which a payout's money is held.
 OPEN = "('requested', 'approved', 'sent')"
@@ -282,11 +283,11 @@ async def first_earned_at(tx: Transaction, user_id: str) -> int | None:
 
 
 async def earned_in_holds(tx: Transaction, user_id: str, currency: str) -> int:
-    """Return the earned money in a user's open purchases, in micro-units."""
+    """Return the earned money that is still in a user's open purchases, in micro-units."""
     found = await tx.one(
         int,
-        """
-        SELECT CAST(COALESCE(SUM(earned), 0) AS BIGINT) FROM holds
+        f"""
+        SELECT CAST(COALESCE(SUM({STILL_HELD}), 0) AS BIGINT) FROM holds
         WHERE user_id = :user_id AND currency = :currency AND resolved_at IS NULL
             AND earned > 0 AND id NOT LIKE 'review:%' AND id NOT LIKE 'payout:%'
         """,

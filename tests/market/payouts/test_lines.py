@@ -2,7 +2,7 @@
 
 import pytest
 from msgspec.structs import replace
-from support.market.jobs import running, wanted
+from support.market.jobs import device_of, running, wanted
 from support.market.market import Market
 from support.market.payouts import (
     check_lines,
@@ -17,6 +17,9 @@ from support.market.payouts import (
 from support.market.staff import ROOT
 from support.market.staff_money import corrected
 
+from market.attempts.attempts import Ending, FailureKind
+from market.deploys.deploys import NewDeploy
+from market.deploys.templates import Template
 from market.money.money import MICRO, Currency
 from market.payouts import steps
 from market.payouts.lines import Lines, Term
@@ -24,6 +27,40 @@ from market.payouts.terms import FailReason
 
 pytestmark = pytest.mark.both_engines
 CREDIT = Currency.CREDIT
+
+
+async def test_earned_money_that_a_replica_has_used_is_spent_and_not_held(market: Market) -> None:
+    user, owner = await market.person(), await market.person()
+    await earn(market, user, 400)
+    before = await earnings(market, user)
+    new = NewDeploy(
+        job_name="a service",
+        job_type="Docker",
+        gpu_model="A100",
+        gpu_count=1,
+        duration_hrs=2,
+        replicas=1,
+        currency=CREDIT,
+        image="web:1",
+        template=Template(),
+    )
+    deploy = await market.deploys.create(user, new)
+    assert (await earnings(market, user)).held == 300 * MICRO
+    [job] = (await market.deploys.find(user, deploy.id)).job_ids
+    device = await device_of(market, owner)
+    await market.jobs.accept(device, job)
+    await market.attempt_reports.started(device, job, None)
+    market.clock.now += 5_400  # of 7,200 seconds
+    await market.jobs.fail(device, job, "bye", ending=Ending(FailureKind.HOST))
+    found = await earnings(market, user)
+    assert (found.held, found.spent) == (75 * MICRO, 225 * MICRO)
+    assert found.earned == before.earned == found.available + found.held + found.spent
+    for limit in (1, 2, 1_000):
+        await check_lines(market, user, limit)
+    await market.deploys.cancel(user, deploy.id)
+    found = await earnings(market, user)
+    assert (found.held, found.spent) == (0, 225 * MICRO)
+    await check_lines(market, user)
 
 
 async def test_the_lines_of_each_term_add_up_to_it(market: Market) -> None:
