@@ -1,4 +1,4 @@
-"""The replicas that a deploy has now, and the time that is left of what was bought for each.
+"""The present replicas of a deploy, and the rest of the bought time of each.
 
 A replica has the deploy's hours in all its jobs together. The last seconds are not worth a new job,
 so a replica with less than `SECONDS_MIN` left is not replaced: it serves to its end, and is done.
@@ -19,7 +19,7 @@ OPEN = (JobStatus.WAITING, JobStatus.RUNNING)
 
 
 class Standing(Struct, frozen=True):
-    """What a deploy has.
+    """The present replicas of a deploy, and their bought and paid time.
 
     Attributes:
         rows: the replicas that were not stopped.
@@ -71,7 +71,7 @@ class Standing(Struct, frozen=True):
 
 
 async def standings(tx: Transaction, deploy_ids: Sequence[str]) -> dict[str, Standing]:
-    """Return what each of these deploys has, for deploys with a replica at any time."""
+    """Return the standing of each of these deploys that ever had a replica."""
     used: dict[str, dict[int, int]] = {}
     whole = {}
     for row in await queries.used(tx, deploy_ids):
@@ -84,5 +84,5 @@ async def standings(tx: Transaction, deploy_ids: Sequence[str]) -> dict[str, Sta
 
 
 async def standing_of(tx: Transaction, deploy_id: str) -> Standing:
-    """Return what a deploy with revisions has; it had a replica at its creation."""
+    """Return the standing of a deploy with revisions; it had a replica at its creation."""
     return (await standings(tx, [deploy_id]))[deploy_id]

@@ -1,4 +1,4 @@
-"""Money that comes back for a user who is erased: the house keeps it in an account of its own.
+"""Money that comes back for an erased user: the house keeps it in an account of its own.
 
 No login reaches an erased account, so money there would be frozen for good.
 """

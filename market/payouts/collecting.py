@@ -1,8 +1,8 @@
 """Debts that a sweep pays with money that has arrived since.
 
 The account buys nothing and gets no payout until then, so money that arrives stays. Deposits and
-the ends of sessions pay debts themselves; this sweep pays with what jobs, deploys and claw-backs
-give back, and with earnings. A debt for a payment is paid by any available USD, as a deposit does.
+the ends of sessions pay debts themselves; this sweep pays with refunds of jobs, deploys and
+claw-backs, and with earnings. A debt for a payment is paid by any available USD, as a deposit does.
 A debt for earnings that were taken back after their payout is paid only by earned money: with a
 reward in its place, the reward would leave the service as the payout that was not earned.
 """

@@ -5,8 +5,8 @@ from storage.money.ledger import DifferenceRow, differences
 
 # Holds of reviews have money of the house, which is earned at their capture.
 OWN_HOLDS = "id NOT LIKE 'review:%'"
-# The earned money of a hold that is still in it. Draws take other money first, so what is left
-# counts as earned first, as at the hold's release.
+# The earned money of a hold that is still in it. Draws take other money first, so the rest of
+# the hold counts as earned first, as at its release.
 STILL_HELD = "CASE WHEN amount - drawn < earned THEN amount - drawn ELSE earned END"
 
 

@@ -98,10 +98,9 @@ async def batches_against_payouts(tx: Transaction) -> list[DifferenceRow]:
 
 
 async def unclaimed(tx: Transaction) -> list[DifferenceRow]:
-    """Return each account of unclaimed money that is not the sum of what came back for the erased.
+    """Return each account of unclaimed money that is not the sum of its causes.
 
-    That is payouts and refunds that were returned, and earnings of exits that were paid or taken
-    back.
+    They are returned payouts and refunds, and earnings of exits that were paid or taken back.
     """
     return await tx.all(
         DifferenceRow,
