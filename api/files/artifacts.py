@@ -151,7 +151,11 @@ class ArtifactRoutes:
                 scope=Scope.JOBS_WRITE,
                 body=AnnounceRequest,
                 example={"name": "data.tar", "size_bytes": 10_240, "sha256": NO_EXAMPLE},
-                errors=(Code.ARTIFACT_TOO_LARGE, Code.ARTIFACT_QUOTA_EXCEEDED),
+                errors=(
+                    Code.ARTIFACT_TOO_LARGE,
+                    Code.ARTIFACT_QUOTA_EXCEEDED,
+                    Code.ACCOUNT_CLOSED,
+                ),
                 unavailable=(Transport.FILES_UNAVAILABLE,),
             ),
             Route(

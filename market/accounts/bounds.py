@@ -6,6 +6,7 @@ from market.base.errors import Code, MarketError
 from market.events.idempotency import Outcome, Receipt
 from market.money import ledger
 from market.money.money import Currency
+from storage.accounts import closures
 from storage.engines.store import Transaction
 
 
@@ -63,6 +64,19 @@ async def lock_user(tx: Transaction, user_id: str) -> None:
     account comes before the row. A purchase, the closing and the erasure of an account meet there.
     """
     await tx.lock("accounts", [ledger.available(user_id, Currency.CREDIT)])
+
+
+async def lock_open_user(tx: Transaction, user_id: str) -> None:
+    """Lock a user (`lock_user`) to store a text or a file of theirs, unless the account is closed.
+
+    An erasure locks the user as well: it finds what was stored before, and this sees it otherwise.
+
+    Raises:
+        MarketError: `account_closed`, also after an erasure.
+    """
+    await lock_user(tx, user_id)
+    if await closures.is_shut(tx, user_id):
+        raise MarketError(Code.ACCOUNT_CLOSED)
 
 
 async def lock_and_keep(

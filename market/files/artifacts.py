@@ -27,7 +27,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from market.accounts.bounds import lock_user
+from market.accounts.bounds import lock_open_user, lock_user
 from market.attempts.attempts import require_current
 from market.base.errors import Code, MarketError
 from market.base.slots import SlotBounds, Slots
@@ -224,7 +224,8 @@ class Artifacts:
         """Begin or continue the upload of a file from a buyer. Return its missing bytes.
 
         Raises:
-            MarketError: `invalid_field`, `artifact_too_large`, `artifact_quota_exceeded`.
+            MarketError: `invalid_field`, `artifact_too_large`, `artifact_quota_exceeded`,
+                `account_closed`.
             BlobError: another service keeps the bytes, and does not answer.
         """
         _check_name(new.name, check_path)
@@ -665,7 +666,7 @@ def _has_room(kind: str, new: NewArtifact | ArtifactRow) -> bool:
 
 
 async def _announce(tx: Transaction, row: ArtifactRow, terms: ArtifactTerms) -> ArtifactRow:
-    await lock_user(tx, row.user_id)
+    await lock_open_user(tx, row.user_id)
     content_id = None
     for each in await queries.with_hash(tx, row.user_id, row.digest):
         if each.size_bytes != row.size_bytes:

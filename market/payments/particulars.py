@@ -11,7 +11,6 @@ from market.accounts import bounds
 from market.base.errors import Code, MarketError
 from market.base.texts import shows_nothing
 from market.events.context import Context
-from storage.accounts import closures
 from storage.engines.store import Transaction
 from storage.payments import particulars as queries
 from storage.payments.particulars import ParticularsRow
@@ -119,7 +118,5 @@ def _invalid(field: str, message: str) -> MarketError:
 
 async def _put(tx: Transaction, row: ParticularsRow) -> None:
     """Set the particulars of a user, unless the account is closed: an erasure forgets them."""
-    await bounds.lock_user(tx, row.user_id)
-    if await closures.is_shut(tx, row.user_id):
-        raise MarketError(Code.ACCOUNT_CLOSED)
+    await bounds.lock_open_user(tx, row.user_id)
     await queries.put(tx, row)

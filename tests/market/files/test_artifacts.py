@@ -13,11 +13,13 @@ from support.base.clock import Clock
 from support.base.waiting import until
 from support.market.books import refusal
 from support.market.jobs import device_of, on, running, specified, wanted
+from support.market.leaving import tools
 from support.market.market import Market
 from support.market.staff import ROOT
 from support.market.staff_money import LIMITS
 
 from market.base.errors import Code, MarketError
+from market.erasure import erasing
 from market.files.artifacts import (
     CHECKPOINT,
     DAY_SECONDS,
@@ -35,6 +37,7 @@ from market.files.evidence import APPEAL_SECONDS
 from market.money.audit import audit_ledger
 from market.staff.money import judging
 from proxyctl.protocol.jobspec import Input
+from storage.accounts import closures
 from storage.blobs.base import Content, Part, Upload
 from storage.blobs.local import LocalBlobs
 from storage.devices.devices import DeviceRow
@@ -460,6 +463,19 @@ async def test_a_file_that_was_deleted_before_its_upload_leaves_no_bytes(
     assert await refusal(market.artifacts.finish(late)) is Code.ARTIFACT_NOT_FOUND
     await tidy(market)
     assert len(names(tmp_path / "work")) == 1  # theirs
+
+
+@pytest.mark.both_engines
+async def test_a_closed_and_an_erased_user_announce_no_file(market: Market) -> None:
+    user, now = await market.person(), market.clock.now
+    await market.store.write(closures.close, user, waives=False, now=now, due_at=now)
+    refused = market.artifacts.announce(user, new(b"mine", "Ada.pdf"))
+    assert await refusal(refused) is Code.ACCOUNT_CLOSED
+    await market.store.write(erasing.erase, market.context, tools(market), user, waives=False)
+    # A request that has shown its login waits for the erasure.
+    refused = market.artifacts.announce(user, new(b"mine", "Ada.pdf"))
+    assert await refusal(refused) is Code.ACCOUNT_CLOSED
+    assert await market.artifacts.page_of_user(user, before="", limit=9) == []
 
 
 async def test_one_network_does_not_send_in_the_place_of_all_users(
