@@ -54,7 +54,6 @@ from storage.blobs.base import (
     Part,
     Receiver,
     UnwantedError,
-    Upload,
 )
 from storage.devices.devices import DeviceRow
 from storage.engines.store import Transaction
@@ -351,7 +350,7 @@ class Artifacts:
         try:
             async with (
                 self._uploads.slot(*callers, deadline=deadline),
-                self._blobs.receive(_upload(artifact), offset) as receiver,
+                self._blobs.receive(queries.upload_of(artifact), offset) as receiver,
             ):
                 # The file exists now: a later deletion of the artifact deletes the file.
                 await self._store.read(_require_unfinished, artifact.id)
@@ -388,7 +387,7 @@ class Artifacts:
             raise MarketError(Code.ARTIFACT_MISMATCH, "It was announced with another SHA-256.")
         if artifact.content_id is not None:
             return artifact
-        upload = _upload(artifact)
+        upload = queries.upload_of(artifact)
         try:
             is_checked = await self._blobs.finish(upload, list(etags))
         except BusyError as error:
@@ -402,7 +401,7 @@ class Artifacts:
             )
         except MarketError as error:
             if error.code is Code.ARTIFACT_NOT_FOUND:  # it was deleted meanwhile
-                await self._store.write(_drop_content, artifact, upload.key, self._now())
+                await self._store.write(queries.drop_upload, artifact, self._now())
             raise
         self.traffic.finished += 1
         return row
@@ -477,8 +476,10 @@ class Artifacts:
             return await self._store.read(queries.dropped, until=until, limit=limit)
 
         async def remove(content_id: str) -> None:
-            await self._blobs.delete(content_id)
-            await self._store.write(queries.delete_content, content_id)
+            upload = await self._store.read(queries.dropped_upload, content_id)
+            if upload is not None:  # no other daemon was faster
+                await self._blobs.drop(upload)
+                await self._store.write(queries.delete_content, content_id)
 
         count = await self._expiring.run(due, delete, most=SWEEP_MAX, now=now)
         if now >= self._forget_at:
@@ -490,22 +491,22 @@ class Artifacts:
         if row.content_id is not None:
             return Announced(row, offset=row.size_bytes)
         if not self._blobs.is_elsewhere:
-            stored = await self._blobs.stored(_upload(row))
+            stored = await self._blobs.stored(queries.upload_of(row))
             return Announced(row, offset=min(stored, row.size_bytes))
         if not row.reference:
-            reference = await self._blobs.begin(_upload(row))
+            reference = await self._blobs.begin(queries.upload_of(row))
             if reference:
                 await self._store.write(queries.refer, row.id, reference)
                 row = row._replace(reference=reference)
-        return Announced(row, parts=tuple(self._blobs.parts(_upload(row))))
+        return Announced(row, parts=tuple(self._blobs.parts(queries.upload_of(row))))
 
     async def _drop(self, row: ArtifactRow) -> None:
         """Delete the received bytes of an incomplete artifact."""
         if row.content_id is not None:
             return
-        upload = _upload(row)
+        upload = queries.upload_of(row)
         if self._blobs.late_seconds:  # and bytes that still arrive, once none can follow
-            await self._store.write(_drop_content, row, upload.key, self._now())
+            await self._store.write(queries.drop_upload, row, self._now())
         await self._blobs.drop(upload)
 
     def _mismatch(self, error: MismatchError) -> MarketError:
@@ -801,18 +802,6 @@ async def _require_unfinished(tx: Transaction, artifact_id: str) -> None:
         raise UnwantedError
 
 
-async def _drop_content(tx: Transaction, artifact: ArtifactRow, key: str, now: int) -> None:
-    """Schedule the deletion of an artifact's bytes, unless another row refers to them."""
-    await queries.insert_content(
-        tx,
-        content_id=key,
-        digest=artifact.digest,
-        size_bytes=artifact.size_bytes,
-        is_checked=False,
-        dropped_at=now,
-    )
-
-
 async def _content(
     tx: Transaction, row: ArtifactRow, key: str, *, is_checked: bool, now: int
 ) -> str:
@@ -825,14 +814,7 @@ async def _content(
         if shared is not None:
             await tx.lock("artifact_contents", [shared])
             if await queries.has_content(tx, shared):
-                await queries.insert_content(
-                    tx,
-                    content_id=key,
-                    digest=row.digest,
-                    size_bytes=row.size_bytes,
-                    is_checked=True,
-                    dropped_at=now,
-                )
+                await queries.drop_upload(tx, row, now)
                 return shared
         if await queries.insert_content(
             tx, content_id=key, digest=row.digest, size_bytes=row.size_bytes, is_checked=is_checked
@@ -920,10 +902,6 @@ def _row(artifact_id: str, user_id: str, kind: Kind, new: NewArtifact, now: int)
         whole_at=None,
         expires_at=now + UNFINISHED_SECONDS,
     )
-
-
-def _upload(row: ArtifactRow) -> Upload:
-    return Upload(row.id, row.digest, row.size_bytes, row.reference)
 
 
 def _content_id(artifact: ArtifactRow) -> str:

@@ -94,13 +94,13 @@ class S3Blobs:
             size = int(answer.get("Content-Length", "-1"))
             stored = answer.get("x-amz-checksum-sha256", "")
         if size != upload.size_bytes:
-            await self.delete(upload.key)
+            await self._delete(upload.key)
             raise MismatchError(f"{size} of {upload.size_bytes} bytes are stored")
         # The hash of an upload in parts is made of the parts' hashes, and cannot be compared here.
         if upload.reference or not stored:
             return False
         if stored != checksum(upload.sha256):
-            await self.delete(upload.key)
+            await self._delete(upload.key)
             raise MismatchError("another SHA-256 is stored")
         return True
 
@@ -112,14 +112,7 @@ class S3Blobs:
             async with self._ask("DELETE", url) as (status, body, _):
                 if status not in (200, 204, 404):
                     raise _failure(status, body)
-        await self.delete(upload.key)
-
-    async def delete(self, key: str) -> None:
-        """See `Blobs.delete`."""
-        url = self._signer.url("DELETE", key, seconds=OWN_SECONDS)
-        async with self._ask("DELETE", url) as (status, body, _):
-            if status not in (200, 204, 404):
-                raise _failure(status, body)
+        await self._delete(upload.key)
 
     async def open(self, key: str) -> Content:
         """See `Blobs.open`; never called here."""
@@ -142,6 +135,12 @@ class S3Blobs:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+    async def _delete(self, key: str) -> None:
+        url = self._signer.url("DELETE", key, seconds=OWN_SECONDS)
+        async with self._ask("DELETE", url) as (status, body, _):
+            if status not in (200, 204, 404):
+                raise _failure(status, body)
 
     async def _complete(self, upload: Upload, etags: list[str]) -> None:
         """Request the store to join the parts; a complete upload stays as it is."""

@@ -52,6 +52,12 @@ class Upload(NamedTuple):
         """Path of the content, beneath the folder or in the bucket."""
         return f"blobs/{self.sha256[:2]}/{self.sha256}.{self.id}"
 
+    @classmethod
+    def of_key(cls, key: str, size_bytes: int, reference: str) -> "Upload":
+        """Return the upload with a `key`."""
+        sha256, _, upload_id = key.rpartition("/")[2].partition(".")
+        return cls(upload_id, sha256, size_bytes, reference)
+
 
 class Part(NamedTuple):
     """Request that sends one part of an upload to a remote store.
@@ -154,10 +160,11 @@ class Blobs(Protocol):
         """
 
     async def drop(self, upload: Upload) -> None:
-        """Delete everything received of an upload."""
+        """Delete everything received of an upload, also its whole content; again is fine.
 
-    async def delete(self, key: str) -> None:
-        """Delete a content; one that is gone already is fine."""
+        Raises:
+            BlobError: it could not be deleted.
+        """
 
     async def open(self, key: str) -> Content:
         """Open a content; only where not `is_elsewhere`.

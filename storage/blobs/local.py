@@ -126,10 +126,6 @@ class LocalBlobs:
         self._hashes.pop(upload.id, None)
         await self._threads.run(_unlink, self._incoming(upload), self._folder / upload.key)
 
-    async def delete(self, key: str) -> None:
-        """See `Blobs.delete`."""
-        await self._threads.run(_unlink, self._folder / key)
-
     async def open(self, key: str) -> Content:
         """See `Blobs.open`."""
         descriptor = await self._threads.open(_open_whole, self._folder / key)

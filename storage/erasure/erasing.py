@@ -7,6 +7,7 @@ from typing import NamedTuple
 from storage.engines.store import Transaction, Value
 from storage.erasure.column import How, Rows
 from storage.erasure.treatment import TREATMENT
+from storage.files import artifacts as artifact_queries
 
 # Fields of events of other users that may have words of an erased user: the title of their job, the
 # reason that they or their device gave, the name of their device.
@@ -147,7 +148,14 @@ async def _blank_jobs_of_others(tx: Transaction, user_id: str) -> None:
 
 
 async def _drop_contents(tx: Transaction, user_id: str, now: int) -> None:
-    """Drop the contents of files that no other user has; a sweep removes their bytes."""
+    """Drop the contents of files that no other user has; a sweep removes their bytes.
+
+    So it does with what was sent of files that are not whole.
+    """
+    files = await tx.all(str, "SELECT id FROM artifacts WHERE user_id = :user", user=user_id)
+    await tx.lock("artifacts", files)  # no upload ends between this and the deletion of its row
+    for row in await artifact_queries.unfinished(tx, user_id):
+        await artifact_queries.drop_upload(tx, row, now)
     ids = await tx.all(
         str,
         """

@@ -750,7 +750,9 @@ _SERVICE = "about the service, and no user"
 # Tables without rows of users.
 _OF_NOBODY: Mapping[str, Rows] = {
     "alerts": nobody("kind detail", _SERVICE),
-    "artifact_contents": nobody("id digest", "goes with its last file; another user may share it"),
+    "artifact_contents": nobody(
+        "id digest reference", "goes with its last file; another user may share it"
+    ),
     "barred_emails": nobody("email_hash", "a keyed hash, for two years; it does not reveal it"),
     "halt_acks": nobody("node_id", _SERVICE),
     "invitations": nobody("code_hash id", _SERVICE),

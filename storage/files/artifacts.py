@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from storage.blobs.base import Upload
 from storage.engines.paging import NEWEST_FIRST, behind, matches
 from storage.engines.store import Transaction, insert_row
 from storage.files import evidence
@@ -61,6 +62,11 @@ async def insert(tx: Transaction, artifact: ArtifactRow) -> None:
 async def find(tx: Transaction, artifact_id: str) -> ArtifactRow | None:
     """Return an artifact."""
     return await tx.one(ArtifactRow, f"{_ARTIFACT} WHERE id = :id", id=artifact_id)
+
+
+def upload_of(artifact: ArtifactRow) -> Upload:
+    """Return the upload that brings an artifact's bytes."""
+    return Upload(artifact.id, artifact.digest, artifact.size_bytes, artifact.reference)
 
 
 async def find_for_device(tx: Transaction, artifact_id: str, device_id: str) -> ArtifactRow | None:
@@ -141,6 +147,15 @@ async def page_of_job(
         job_id=job_id,
         before=behind(before),
         limit=limit,
+    )
+
+
+async def unfinished(tx: Transaction, user_id: str) -> list[ArtifactRow]:
+    """Return a user's artifacts that are not whole."""
+    return await tx.all(
+        ArtifactRow,
+        f"{_ARTIFACT} WHERE user_id = :user_id AND content_id IS NULL ORDER BY id",
+        user_id=user_id,
     )
 
 
@@ -383,28 +398,41 @@ async def has_content(tx: Transaction, content_id: str) -> bool:
 
 
 async def insert_content(
-    tx: Transaction,
-    *,
-    content_id: str,
-    digest: str,
-    size_bytes: int,
-    is_checked: bool,
-    dropped_at: int | None = None,
+    tx: Transaction, *, content_id: str, digest: str, size_bytes: int, is_checked: bool
 ) -> bool:
     """Add a content; False when another one with the same hash was faster."""
     row_count = await tx.run(
         """
-        INSERT INTO artifact_contents (id, digest, size_bytes, is_checked, dropped_at)
-        VALUES (:id, :digest, :size_bytes, :is_checked, :dropped_at)
+        INSERT INTO artifact_contents (id, digest, size_bytes, is_checked)
+        VALUES (:id, :digest, :size_bytes, :is_checked)
         ON CONFLICT DO NOTHING
         """,
         id=content_id,
         digest=digest,
         size_bytes=size_bytes,
         is_checked=int(is_checked),
-        dropped_at=dropped_at,
     )
     return row_count == 1
+
+
+async def drop_upload(tx: Transaction, artifact: ArtifactRow, now: int) -> None:
+    """Schedule the deletion of the bytes that were sent for an artifact, and are not its content.
+
+    A transaction that deletes the artifact calls it as well: no other row names these bytes.
+    """
+    upload = upload_of(artifact)
+    await tx.run(
+        """
+        INSERT INTO artifact_contents (id, digest, size_bytes, is_checked, dropped_at, reference)
+        VALUES (:id, :digest, :size_bytes, 0, :now, :reference)
+        ON CONFLICT DO NOTHING
+        """,
+        id=upload.key,
+        digest=upload.sha256,
+        size_bytes=upload.size_bytes,
+        now=now,
+        reference=upload.reference,
+    )
 
 
 async def drop_unused_content(tx: Transaction, content_id: str, now: int) -> None:
@@ -430,6 +458,18 @@ async def dropped(tx: Transaction, *, until: int, limit: int) -> list[str]:
         """,
         until=until,
         limit=limit,
+    )
+
+
+async def dropped_upload(tx: Transaction, content_id: str) -> Upload | None:
+    """Return the upload that brought a dropped content; None when the content is deleted."""
+    return await tx.one(
+        Upload.of_key,
+        """
+        SELECT id, size_bytes, reference FROM artifact_contents
+        WHERE id = :id AND dropped_at IS NOT NULL
+        """,
+        id=content_id,
     )
 
 

@@ -524,6 +524,10 @@ class Elsewhere(LocalBlobs):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.keys: set[str] = set()
+        self.dropped: list[Upload] = []
+
+    async def begin(self, upload: Upload) -> str:
+        return f"parts of {upload.id}"
 
     def parts(self, upload: Upload) -> list[Part]:
         return [Part(upload.key, {}, 0, upload.size_bytes)]
@@ -533,9 +537,7 @@ class Elsewhere(LocalBlobs):
 
     async def drop(self, upload: Upload) -> None:
         self.keys.discard(upload.key)
-
-    async def delete(self, key: str) -> None:
-        self.keys.discard(key)
+        self.dropped.append(upload)
 
 
 async def test_an_upload_elsewhere_after_its_deletion_is_deleted_once_it_has_ended(
@@ -558,6 +560,44 @@ async def test_an_upload_elsewhere_after_its_deletion_is_deleted_once_it_has_end
         assert not blobs.keys
     market.passwords.close()
     await blobs.close()
+
+
+@pytest.mark.both_engines
+async def test_an_erasure_ends_uploads_elsewhere(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
+    blobs = Elsewhere(tmp_path)
+    market = Market(store, clock, blobs)
+    user, other = await market.person(), await market.person()
+    (part,) = (announced := await market.artifacts.announce(user, new(b"x"))).parts
+    (theirs,) = (await market.artifacts.announce(other, new(b"x"))).parts
+    await market.store.write(erasing.erase, market.context, tools(market), user, waives=False)
+    blobs.keys |= {part.url, theirs.url}  # the address is still good
+    await tidy(market, blobs.late_seconds - 1)
+    assert blobs.keys == {part.url, theirs.url}
+    await tidy(market, 1)
+    assert blobs.keys == {theirs.url}
+    assert blobs.dropped == [queries.upload_of(announced.artifact)]
+    assert blobs.dropped[0].reference == f"parts of {announced.artifact.id}"
+    market.passwords.close()
+    await blobs.close()
+
+
+@pytest.mark.both_engines
+async def test_an_erasure_removes_what_was_sent_of_files_that_are_not_whole(
+    market: Market, tmp_path: Path
+) -> None:
+    user = await market.person()
+    begun = (await market.artifacts.announce(user, new(b"begun"))).artifact
+    await send(market, begun, b"beg")
+    renamed = (await market.artifacts.announce(user, new(b"renamed"))).artifact
+    await send(market, renamed, b"renamed")
+    # The daemon ends before the transaction that makes the artifact whole.
+    await market.artifacts._blobs.finish(queries.upload_of(renamed), [])
+    assert len(names(tmp_path / "work")) == 2
+    await market.store.write(erasing.erase, market.context, tools(market), user, waives=False)
+    await tidy(market)
+    assert names(tmp_path / "work") == []
 
 
 @pytest.mark.both_engines

@@ -113,8 +113,8 @@ async def test_a_file_is_sent_checked_fetched_and_deleted(blobs: S3Blobs) -> Non
     status, content, headers = await fetched(blobs.address(upload.key, "größe.bin"))
     assert (status, content) == (200, b"content")
     assert headers["Content-Disposition"] == "attachment; filename*=UTF-8''gr%C3%B6%C3%9Fe.bin"
-    await blobs.delete(upload.key)
-    await blobs.delete(upload.key)
+    await blobs.drop(upload)
+    await blobs.drop(upload)
     assert (await fetched(blobs.address(upload.key, "x")))[0] in GONE
 
 
@@ -155,7 +155,7 @@ async def test_a_store_that_is_away_is_reported_without_the_signature() -> None:
         bucket = Bucket(f"http://127.0.0.1:{port}", "jobs", "us-east-1", "key", "secret")
         blobs = S3Blobs(Signer(bucket, clock.seconds))
         with pytest.raises(BlobError, match="cannot be reached") as caught:
-            await blobs.delete("x")
+            await blobs.drop(upload_of(b"x"))
     assert "Signature" not in str(caught.value)
     await blobs.close()
 
@@ -214,7 +214,7 @@ async def test_an_answer_without_end_is_not_kept_in_memory() -> None:
     head = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
     async with answering(head, bytes(s3.ANSWER_MAX_BYTES + 1)) as blobs:
         with pytest.raises(BlobError, match="more than can be taken"):
-            await blobs.delete("x")
+            await blobs.drop(upload_of(b"x"))
 
 
 def settings_of(bucket: Bucket) -> dict[str, str]:

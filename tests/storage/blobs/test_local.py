@@ -79,8 +79,8 @@ async def test_a_sent_file_is_kept_by_its_hash_for_this_user_only(
         assert path.stat().st_mode & 0o077 == 0, path
     await blobs.finish(upload, [])  # its answer was lost: again changes nothing
     assert await blobs.stored(upload) == len(CONTENT)
-    await blobs.delete(upload.key)
-    await blobs.delete(upload.key)
+    await blobs.drop(upload)
+    await blobs.drop(upload)
     with pytest.raises(MissingError):
         await blobs.open(upload.key)
 
