@@ -218,7 +218,6 @@ class ArtifactRoutes:
                 Reply,
                 scope=Scope.JOBS_WRITE,
                 errors=(*missing, Code.ARTIFACT_NEEDED),
-                unavailable=(Transport.FILES_UNAVAILABLE,),
             ),
             Route(
                 "GET",

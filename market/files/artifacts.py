@@ -434,16 +434,14 @@ class Artifacts:
         return self._blobs.address(content_id, download_name(artifact.name))
 
     async def delete(self, user_id: str, artifact_id: str) -> None:
-        """Delete a buyer's artifact.
+        """Delete a buyer's artifact; the sweep deletes its bytes.
 
         Raises:
             MarketError: `artifact_not_found`; `artifact_needed`, while an open job is given it or
                 has sent it, a device sends it, other copies of its job are to be compared with it,
                 or it is the evidence of a dispute, also of one that may follow.
-            BlobError: its bytes cannot be deleted now.
         """
-        row = await self._store.write(_delete_owned, user_id, artifact_id, self._now())
-        await self._drop(row)
+        await self._store.write(_delete_owned, user_id, artifact_id, self._now())
 
     async def settle(self) -> int:
         """Set the expiry of files of ended attempts. Return the number of files."""
@@ -467,9 +465,7 @@ class Artifacts:
             return await self._store.read(queries.due, now=now, limit=limit)
 
         async def delete(artifact_id: str) -> None:
-            row = await self._store.write(_expire, artifact_id, now)
-            if row is not None:
-                await self._drop(row)
+            await self._store.write(_expire, artifact_id, now)
 
         async def dropped(limit: int) -> list[str]:
             until = now - self._blobs.late_seconds
@@ -499,15 +495,6 @@ class Artifacts:
                 await self._store.write(queries.refer, row.id, reference)
                 row = row._replace(reference=reference)
         return Announced(row, parts=tuple(self._blobs.parts(queries.upload_of(row))))
-
-    async def _drop(self, row: ArtifactRow) -> None:
-        """Delete the received bytes of an incomplete artifact."""
-        if row.content_id is not None:
-            return
-        upload = queries.upload_of(row)
-        if self._blobs.late_seconds:  # and bytes that still arrive, once none can follow
-            await self._store.write(queries.drop_upload, row, self._now())
-        await self._blobs.drop(upload)
 
     def _mismatch(self, error: MismatchError) -> MarketError:
         self.traffic.mismatches += 1
@@ -833,11 +820,14 @@ async def _replace_older(tx: Transaction, row: ArtifactRow, now: int) -> None:
 
 
 async def _delete(tx: Transaction, row: ArtifactRow, now: int) -> None:
-    if row.content_id is not None:
-        await tx.lock("artifact_contents", [row.content_id])
+    """Delete a locked artifact, and schedule the deletion of its bytes if no other has them."""
+    if row.content_id is None:
+        await queries.drop_upload(tx, row, now)
+        await queries.delete(tx, row.id)
+        return
+    await tx.lock("artifact_contents", [row.content_id])
     await queries.delete(tx, row.id)
-    if row.content_id is not None:
-        await queries.drop_unused_content(tx, row.content_id, now)
+    await queries.drop_unused_content(tx, row.content_id, now)
 
 
 async def _is_needed(tx: Transaction, artifact_id: str, now: int) -> bool:
@@ -853,13 +843,12 @@ async def _is_needed(tx: Transaction, artifact_id: str, now: int) -> bool:
     )
 
 
-async def _delete_owned(tx: Transaction, user_id: str, artifact_id: str, now: int) -> ArtifactRow:
+async def _delete_owned(tx: Transaction, user_id: str, artifact_id: str, now: int) -> None:
     await tx.lock("artifacts", [artifact_id])
     row = await _owned(tx, user_id, artifact_id)
     if await _is_needed(tx, artifact_id, now) or await _is_being_sent(tx, row):
         raise MarketError(Code.ARTIFACT_NEEDED)
     await _delete(tx, row, now)
-    return row
 
 
 async def _is_being_sent(tx: Transaction, row: ArtifactRow) -> bool:
@@ -874,16 +863,15 @@ async def _is_being_sent(tx: Transaction, row: ArtifactRow) -> bool:
     return job is not None and job.status == JobStatus.RUNNING and job.attempts == row.attempt
 
 
-async def _expire(tx: Transaction, artifact_id: str, now: int) -> ArtifactRow | None:
+async def _expire(tx: Transaction, artifact_id: str, now: int) -> None:
     await tx.lock("artifacts", [artifact_id])
     row = await queries.find(tx, artifact_id)
     if row is None or row.expires_at is None or row.expires_at > now:
-        return None
+        return
     if await _is_needed(tx, artifact_id, now):
         await queries.expire_at(tx, artifact_id, now + DAY_SECONDS)
-        return None
-    await _delete(tx, row, now)
-    return row
+    else:
+        await _delete(tx, row, now)
 
 
 def _row(artifact_id: str, user_id: str, kind: Kind, new: NewArtifact, now: int) -> ArtifactRow:

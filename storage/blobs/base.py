@@ -184,8 +184,9 @@ class Blobs(Protocol):
     async def forget(self, seconds: float) -> int:
         """Remove the bytes of uploads that have not continued for this number of seconds.
 
-        They belong to no artifact any more: a daemon was killed as it deleted that. Return the
-        number of uploads removed. If there are very many, the next call removes the rest.
+        They belong to no artifact any more: it was deleted before a daemon, which was killed then,
+        began to receive them. Return the number of uploads removed. If there are very many, the
+        next call removes the rest.
         """
 
     async def close(self) -> None:

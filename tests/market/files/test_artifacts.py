@@ -41,6 +41,7 @@ from storage.accounts import closures
 from storage.blobs.base import Content, Part, Upload
 from storage.blobs.local import LocalBlobs
 from storage.devices.devices import DeviceRow
+from storage.engines.errors import Cause, UnavailableError
 from storage.engines.store import Store
 from storage.files import artifacts as queries
 from storage.files.artifacts import ArtifactRow
@@ -558,6 +559,32 @@ async def test_an_upload_elsewhere_after_its_deletion_is_deleted_once_it_has_end
         assert blobs.keys
         await tidy(market, 1)
         assert not blobs.keys
+    market.passwords.close()
+    await blobs.close()
+
+
+@pytest.mark.both_engines
+async def test_an_upload_is_deleted_with_its_bytes_or_not_at_all(
+    store: Store, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No row names the bytes after a deletion that has not scheduled theirs."""
+    blobs = Elsewhere(tmp_path)
+    market = Market(store, clock, blobs)
+    user = await market.person()
+    announced = await market.artifacts.announce(user, new(b"x"))
+    blobs.keys.add(announced.parts[0].url)
+
+    async def fail(*_: object) -> None:
+        raise UnavailableError("away", Cause.SILENT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(queries, "drop_upload", fail)
+        with pytest.raises(UnavailableError):
+            await market.artifacts.delete(user, announced.artifact.id)
+    assert await market.artifacts.find(user, announced.artifact.id) == announced.artifact
+    await market.artifacts.delete(user, announced.artifact.id)
+    await tidy(market, blobs.late_seconds)
+    assert not blobs.keys
     market.passwords.close()
     await blobs.close()
 
