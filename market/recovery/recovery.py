@@ -30,8 +30,8 @@ from market.devices.devices import Revoked
 from market.events.context import Context
 from market.notify.webhooks import disable_all
 from market.recovery.made_by_keys import revoke_made
+from storage.accounts import closures, users
 from storage.accounts import outbox as outbox_queries
-from storage.accounts import users
 from storage.accounts.outbox import OutboxRow
 from storage.deploys import apps
 from storage.engines.errors import StoreError, level_of
@@ -174,12 +174,16 @@ class Recovery:
 
 
 async def _renew(tx: Transaction, proof: Proof) -> None:
-    await users.lock(tx, proof.user_id)
-    await keep(tx, proof)
+    """Keep a proof, unless its user was erased after the look for their address."""
+    await users.lock(tx, proof.user_id)  # as an erasure does, which deletes the e-mail otherwise
+    if not await closures.is_erased(tx, proof.user_id):
+        await keep(tx, proof)
 
 
 async def _answer(tx: Transaction, request: OutboxRow, proof: Proof | None) -> None:
     """Keep the requested proof, unless another daemon has answered the request."""
+    if proof is not None:
+        await users.lock(tx, proof.user_id)  # before the request, as an erasure does
     if await outbox_queries.delete(tx, request.id) and proof is not None:
         await _renew(tx, proof)
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from support.base.waiting import until
 from support.database.statements import counted
 from support.market.events import said
+from support.market.leaving import tools
 from support.market.market import SEALING, Market
 from support.market.work import posted
 
@@ -22,9 +23,12 @@ from market.accounts.outbox import Outbox
 from market.accounts.scopes import Maker, Scope
 from market.base.errors import Code, MarketError
 from market.base.slots import SlotBounds, Slots
+from market.erasure import erasing
 from market.money.money import MICRO, Currency
 from market.recovery.made_by_keys import revoke_made
 from market.recovery.recovery import Recovery
+from storage.accounts import users
+from storage.accounts.users import UserRow
 from storage.engines.errors import StoreError
 from storage.engines.store import Transaction
 
@@ -590,6 +594,28 @@ async def test_a_request_is_answered_by_one_daemon_if_two_look(
         each.cancel()
     await asyncio.gather(*running, return_exceptions=True)
     assert await letters.look() == before + 1
+
+
+@pytest.mark.both_engines
+async def test_no_secret_goes_to_a_user_who_is_erased_meanwhile(
+    market: Market, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    who, daemon = await caller(market, token), opened(market)
+    found = await market.store.read(users.find, who.profile.user_id)
+
+    async def find_before_the_erasure(*_: object) -> UserRow | None:
+        return found
+
+    await market.store.write(
+        erasing.erase, market.context, tools(market), who.profile.user_id, waives=False
+    )
+    await daemon.resend_verification(who)
+    assert await market.emails.due(again=False, limit=9) == []
+    monkeypatch.setattr(users, "find_by_email", find_before_the_erasure)
+    await daemon.forgot(EMAIL)
+    assert await daemon._answer_some() == 1
+    assert await daemon._answer_some() == 0
+    assert await market.emails.due(again=False, limit=9) == []
 
 
 async def test_a_password_that_is_too_short_uses_no_secret_up(
