@@ -69,7 +69,7 @@ async def lock_user(tx: Transaction, user_id: str) -> None:
 async def lock_open_user(tx: Transaction, user_id: str) -> None:
     """Lock a user (`lock_user`) to store a text or a file of theirs, unless the account is closed.
 
-    An erasure locks the user as well: it finds what was stored before, and this sees it otherwise.
+    An erasure locks the user as well: it finds the text or the file, or this sees the erasure.
 
     Raises:
         MarketError: `account_closed`, also after an erasure.

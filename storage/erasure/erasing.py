@@ -150,7 +150,7 @@ async def _blank_jobs_of_others(tx: Transaction, user_id: str) -> None:
 async def _drop_contents(tx: Transaction, user_id: str, now: int) -> None:
     """Drop the contents of files that no other user has; a sweep removes their bytes.
 
-    So it does with what was sent of files that are not whole.
+    The sweep also removes the bytes of unfinished uploads.
     """
     files = await tx.all(str, "SELECT id FROM artifacts WHERE user_id = :user", user=user_id)
     await tx.lock("artifacts", files)  # no upload ends between this and the deletion of its row
