@@ -2,6 +2,9 @@
 
 The first reply is kept by the transaction that does the work, so that either both are there or
 neither is. It is sealed with a key of its own, because it may hold a secret.
+
+Work in several transactions claims the key in its first one, and keeps the reply in its last one.
+Until then a repetition finds the work that the first request has begun, and goes on with it.
 """
 
 import hmac
@@ -42,6 +45,8 @@ class Seal(Sealing):
     def __init__(self, secret: bytes) -> None:
         super().__init__(secret, b"idempotency")
         self._fingerprint_key = derived(secret, b"fingerprint")
+        # Sealed for another purpose, so that no claim is read as a reply.
+        self.claims = Sealing(secret, b"idempotency claim")
 
     def fingerprint(self, request: bytes) -> str:
         """Return a keyed hash of a request: it distinguishes requests, and does not reveal them."""
@@ -111,7 +116,35 @@ class Receipt(Struct, Generic[Outcome], frozen=True):
             await queries.delete_before(tx, request.now - KEEP_SECONDS, limit=FORGET_MAX_ANSWERS)
             return
         await self.replay(tx, row.user_id)
-        await queries.replace(tx, row)  # of a day that is over, and not deleted yet
+        await queries.replace(tx, row)  # a claim, or one of a day that is over and not deleted yet
+
+    async def claimed(self, tx: Transaction, user_id: str) -> str | None:
+        """Return the work that this request began in the last day; None if it began none.
+
+        Raises:
+            Replayed, MarketError: as `keep`.
+        """
+        first = await queries.find(tx, user_id, self.request.name)
+        if first is None or first.created_at <= self.request.now - KEEP_SECONDS:
+            return None
+        return self._work_of(first)
+
+    async def claim(self, tx: Transaction, work_id: str) -> None:
+        """Claim the key for work that needs more transactions; the last one keeps the reply.
+
+        The caller has locked the user, and then asked for earlier work (`claimed`), which this
+        replaces.
+
+        Args:
+            tx: the transaction that begins the work.
+            work_id: the identifier of the work.
+        """
+        request = self.request
+        sealed = request.seal.claims.close(work_id.encode())
+        row = self._sealed(request.user_id, sealed)
+        if not await queries.insert(tx, row):
+            await queries.replace(tx, row)
+        await queries.delete_before(tx, request.now - KEEP_SECONDS, limit=FORGET_MAX_ANSWERS)
 
     async def keep_for(self, tx: Transaction, user_id: str, outcome: Outcome) -> None:
         """Store the reply for a user that this transaction has made, and that has used no key."""
@@ -125,17 +158,24 @@ class Receipt(Struct, Generic[Outcome], frozen=True):
         Raises:
             Replayed, MarketError: as `keep`.
         """
-        first = await queries.find(tx, user_id, self.request.name)
-        if first is not None and first.created_at > self.request.now - KEEP_SECONDS:
-            self._replay(first)
+        await self.claimed(tx, user_id)
 
     def _row(self, user_id: str, outcome: Outcome) -> AnswerRow:
+        return self._sealed(user_id, self.request.seal.close(self.reply(outcome)))
+
+    def _sealed(self, user_id: str, sealed: str) -> AnswerRow:
         request = self.request
-        sealed = request.seal.close(self.reply(outcome))
         return AnswerRow(user_id, request.name, request.request_hash, sealed, request.now)
 
-    def _replay(self, first: AnswerRow) -> None:
-        answer = self.request.seal.open(first.sealed_answer)
-        if first.request_hash != self.request.request_hash or answer is None:
+    def _work_of(self, first: AnswerRow) -> str:
+        """Return the work that has claimed the key; raise the reply if the work is done."""
+        seal = self.request.seal
+        if first.request_hash != self.request.request_hash:
             raise MarketError(Code.IDEMPOTENCY_KEY_REUSED, field="Idempotency-Key")
-        raise Replayed(answer)
+        answer = seal.open(first.sealed_answer)
+        if answer is not None:
+            raise Replayed(answer)
+        work = seal.claims.open(first.sealed_answer)
+        if work is None:  # sealed with an earlier secret
+            raise MarketError(Code.IDEMPOTENCY_KEY_REUSED, field="Idempotency-Key")
+        return work.decode()

@@ -219,30 +219,24 @@ class Payments:
             user_id: the user.
             amount: micro-USD, whole cents.
             provider_name: the provider; "" for the preferred one.
-            receipt: stores the reply, for a request that must take effect once.
+            receipt: stores the reply, for a request that must take effect once. A repetition
+                before the reply goes on with the payment that the first request has begun.
 
         Raises:
             MarketError: `payments_not_offered`, `invalid_field`, `payment_ceiling`,
                 `too_many_payments`, `account_suspended`, `account_restricted`;
-                `payment_provider_away`.
+                `payment_provider_away`, `idempotency_key_reused`.
+            Replayed: the request was answered before.
         """
         name = provider_name or next(iter(self._providers), "")
-        provider = self._providers.get(name)
-        if provider is None and not self._providers:
+        if not self._providers:
             raise MarketError(Code.PAYMENTS_NOT_OFFERED, "This service takes no payments.")
-        if provider is None:
+        if name not in self._providers:
             raise MarketError(Code.PAYMENTS_NOT_OFFERED)
         self._check_amount(amount)
-        row = self._row(user_id, name, amount, self._now() + FIRST_LOOK_SECONDS)
-        await self._store.write(self._insert, row, receipt)
-        try:
-            opened = await provider.create(self._new(row))
-        except ProviderError as error:
-            self.counts.provider_errors[name] += 1
-            _logger.warning("payment %s: %s did not open it: %s", row.id, name, error)
-            if error.is_final:
-                await self._store.write(self._expire, row)
-            raise MarketError(Code.PAYMENT_PROVIDER_AWAY, retry_after_seconds=10) from error
+        new = self._row(user_id, name, amount, self._now() + FIRST_LOOK_SECONDS)
+        row = await self._begin(new, receipt)
+        opened = await self._opened(row)
         return await self._store.write(_set_opened, row.id, opened, receipt)
 
     async def page(self, user_id: str, *, before: str, limit: int) -> list[PaymentView]:
@@ -380,6 +374,40 @@ class Payments:
             raise
         self._letters.wake()
 
+    async def _begin(self, new: PaymentRow, receipt: Receipt[PaymentView] | None) -> PaymentRow:
+        """Add a payment; return it, or the one that this request began before without a reply."""
+        row = await self._store.write(self._insert, new, receipt)
+        if row.provider_id is None and self._is_too_old(row):
+            # Not in that transaction: payments are locked before users.
+            await self._store.write(self._expire, row)
+            row = await self._store.write(self._insert, new, receipt)
+        return row
+
+    async def _opened(self, row: PaymentRow) -> Opened:
+        """Have a provider open a new payment, unless another request or the sweeper has done it.
+
+        Raises:
+            MarketError: `payment_provider_away`; `payments_not_offered`, when the operator has
+                removed the provider since an earlier request began the payment.
+        """
+        if row.provider_id is not None:
+            return Opened(row.provider_id, row.url)
+        provider = self._providers.get(row.provider)
+        if provider is None:
+            raise MarketError(Code.PAYMENTS_NOT_OFFERED)
+        try:
+            return await provider.create(self._new(row))
+        except ProviderError as error:
+            self.counts.provider_errors[row.provider] += 1
+            _logger.warning("payment %s: %s did not open it: %s", row.id, row.provider, error)
+            if error.is_final:
+                await self._store.write(self._expire, row)
+            raise MarketError(Code.PAYMENT_PROVIDER_AWAY, retry_after_seconds=10) from error
+
+    def _is_too_old(self, row: PaymentRow) -> bool:
+        """Return whether a payment without a page is too old to get one."""
+        return self._now() - row.created_at > CREATE_AGAIN_SECONDS
+
     async def close(self) -> None:
         """Close the connections to the providers."""
         for provider in self._providers.values():
@@ -388,8 +416,7 @@ class Payments:
     async def _look(self, provider: Provider, claim: _Claim) -> None:
         row, provider_id = claim.row, claim.row.provider_id
         if provider_id is None:
-            is_old = self._now() - row.created_at > CREATE_AGAIN_SECONDS
-            if is_old and not row.is_automatic:
+            if self._is_too_old(row) and not row.is_automatic:
                 await self._store.write(self._expire, row)
                 return
             opened = await self._open(provider, claim)
@@ -512,12 +539,20 @@ class Payments:
 
     async def _insert(
         self, tx: Transaction, row: PaymentRow, receipt: Receipt[PaymentView] | None
-    ) -> None:
-        """Add a payment within the limits of its user."""
-        if receipt is not None:
-            await receipt.replay(tx, row.user_id)
+    ) -> PaymentRow:
+        """Add a payment within the limits of its user, and return it.
+
+        A request that began a payment before, and has no reply yet, adds no other one: the earlier
+        payment is returned, unless it ended without a page.
+        """
         await bounds.lock_user(tx, row.user_id)
+        if receipt is not None:
+            earlier = await _begun_by(tx, receipt)
+            if earlier is not None:
+                return earlier
+            await receipt.claim(tx, row.id)
         await self._admit(tx, row)
+        return row
 
     async def insert_automatic(
         self, tx: Transaction, user_id: str, amount: int, card: SavedCardRow
@@ -703,10 +738,26 @@ def _amount_error(message: str) -> MarketError:
     return MarketError(Code.INVALID_FIELD, message, field="amount_usd")
 
 
+async def _begun_by(tx: Transaction, receipt: Receipt[PaymentView]) -> PaymentRow | None:
+    """Return the payment that a request began before, if it has a page or may still get one.
+
+    Raises:
+        Replayed: the request was answered before.
+        MarketError: `idempotency_key_reused`.
+    """
+    payment_id = await receipt.claimed(tx, receipt.request.user_id)
+    row = None if payment_id is None else await queries.find(tx, payment_id)
+    if row is None or (row.provider_id is None and row.status != PaymentStatus.OPEN):
+        return None
+    return row
+
+
 async def _set_opened(
     tx: Transaction, payment_id: str, opened: Opened, receipt: Receipt[PaymentView] | None
 ) -> PaymentView:
     """Record the provider's answer to a new payment, unless the sweeper was faster."""
+    # Of two requests with one key the second one waits here, and then finds the reply.
+    await queries.lock(tx, payment_id)
     await queries.set_opened(tx, payment_id, provider_id=opened.provider_id, url=opened.url)
     row = await queries.find(tx, payment_id)
     assert row is not None  # noqa: S101 - payments are never deleted

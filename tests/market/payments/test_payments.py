@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 from msgspec.structs import replace
+from support.base.cases import cases
 from support.base.clock import Clock
 from support.database.plans import watched
 from support.market.books import available, balance, held, refusal
 from support.market.leaving import tools
-from support.market.market import Market
+from support.market.market import SECRET, Market
 from support.market.payouts import earner, request
 from support.market.staff_money import corrected
 from support.payments.bank import Bank
@@ -19,6 +20,7 @@ from market.base.errors import Code, MarketError
 from market.deploys.deploys import NewDeploy
 from market.deploys.templates import Template
 from market.erasure import erasing
+from market.events.idempotency import KEEP_SECONDS, KeyedRequest, Receipt, Replayed, Seal
 from market.money import debts, ledger
 from market.money.audit import audit_ledger
 from market.money.money import GB, MICRO, Currency
@@ -37,6 +39,7 @@ from storage.payouts import payouts as payout_queries
 
 USD = MICRO
 HEADERS = {"signature": "right"}
+SEAL = Seal(SECRET)
 
 
 @pytest.fixture
@@ -59,6 +62,20 @@ async def paid(market: Market, bank: Bank, user: str, amount: int = 20 * USD) ->
     bank.pay(payment.id)
     await market.payments.find(user, payment.id)
     return payment.id
+
+
+def keyed(market: Market, user: str, says: str = "twenty") -> Receipt[PaymentView]:
+    """Return a receipt of a request with a key: its reply is the payment and its page."""
+    request = KeyedRequest(user, "a", says, SEAL, market.clock.now)
+    return Receipt(request, lambda made: f"{made.id} {made.row.url}".encode())
+
+
+async def begun(market: Market, user: str, receipt: Receipt[PaymentView]) -> str:
+    """Request a payment with a key, and return the reply: the first one or its repetition."""
+    try:
+        return receipt.reply(await market.payments.create(user, 20 * USD, "", receipt)).decode()
+    except Replayed as replayed:
+        return replayed.answer.decode()
 
 
 async def look(market: Market, payment_id: str) -> None:
@@ -163,6 +180,105 @@ async def test_a_crash_after_the_request_leaves_a_payment_that_can_be_paid(
     bank.pay(newest.id)
     await look(market, newest.id)
     assert await available(market, user) == 30 * USD
+
+
+@pytest.mark.both_engines
+async def test_requests_with_one_key_at_once_begin_one_payment(market: Market, bank: Bank) -> None:
+    user, other = await market.person(), await market.person()
+    replies = await asyncio.gather(
+        *(begun(market, user, keyed(market, user)) for _ in range(5)),
+        begun(market, other, keyed(market, other)),
+    )
+    (payment,) = await market.payments.page(user, before="", limit=10)
+    assert set(replies[:5]) == {f"{payment.id} {payment.row.url}"}
+    assert payment.row.url
+    assert len(bank.payments) == 2, "one of each user"
+    (of_other,) = await market.payments.page(other, before="", limit=10)
+    assert replies[5] == f"{of_other.id} {of_other.row.url}"
+
+
+@pytest.mark.both_engines
+@cases("lost", ["create", "created"])
+async def test_a_repetition_goes_on_with_the_payment_of_a_provider_that_was_away(
+    market: Market, bank: Bank, lost: str
+) -> None:
+    user = await market.person()
+
+    def away(moment: str) -> None:
+        if moment == lost:
+            raise ProviderError("no answer")
+
+    bank.fail = away
+    for _ in range(2):
+        receipt = keyed(market, user)
+        away_now = market.payments.create(user, 60 * USD, "", receipt)
+        assert await refusal(away_now) is Code.PAYMENT_PROVIDER_AWAY
+        market.clock.now += 11
+    another = market.payments.create(user, 60 * USD, "", keyed(market, user, "another"))
+    assert await refusal(another) is Code.IDEMPOTENCY_KEY_REUSED
+    bank.fail = lambda moment: None
+    made = await market.payments.create(user, 60 * USD, "", keyed(market, user))
+    (only,) = await market.payments.page(user, before="", limit=10)
+    assert only.row == made.row
+    assert made.row.url == f"https://bank.example/bank-{made.id}"
+    with pytest.raises(Replayed):
+        await market.payments.create(user, 60 * USD, "", keyed(market, user))
+
+
+@pytest.mark.both_engines
+async def test_a_repetition_after_a_crash_answers_with_the_page_that_was_opened(
+    market: Market, bank: Bank
+) -> None:
+    """A daemon dies before it keeps the reply, with or without a look of the sweeper since."""
+
+    def crash(moment: str) -> None:
+        raise asyncio.CancelledError
+
+    for is_swept in (False, True):
+        user = await market.person()
+        bank.fail = crash
+        with pytest.raises(asyncio.CancelledError):
+            await market.payments.create(user, 20 * USD, "", keyed(market, user))
+        bank.fail = lambda moment: None
+        if is_swept:
+            market.clock.now += 120
+            await market.payments.sweep()
+        reply = await begun(market, user, keyed(market, user))
+        (payment,) = await market.payments.page(user, before="", limit=10)
+        assert reply == f"{payment.id} {payment.row.url}"
+        assert payment.row.url == f"https://bank.example/bank-{payment.id}"
+
+
+@cases("by", ["refused", "swept", "late"])
+async def test_a_payment_that_ended_without_a_page_leaves_its_key_to_another(
+    market: Market, bank: Bank, by: str
+) -> None:
+    user = await market.person()
+
+    def refuse(moment: str) -> None:
+        raise ProviderError("no", is_final=by == "refused")
+
+    bank.fail = refuse
+    first = market.payments.create(user, 20 * USD, "", keyed(market, user))
+    assert await refusal(first) is Code.PAYMENT_PROVIDER_AWAY
+    bank.fail = lambda moment: None
+    if by != "refused":
+        market.clock.now += 2_000
+    if by == "swept":
+        await market.payments.sweep()
+    reply = await begun(market, user, keyed(market, user))
+    newest, ended = await market.payments.page(user, before="", limit=10)
+    assert reply == f"{newest.id} {newest.row.url}"
+    assert (newest.status, ended.status, ended.row.url) == ("open", "expired", "")
+
+
+async def test_a_key_of_a_payment_is_free_after_a_day(market: Market, bank: Bank) -> None:
+    user = await market.person()
+    first = await begun(market, user, keyed(market, user))
+    market.clock.now += KEEP_SECONDS - 1
+    assert await begun(market, user, keyed(market, user)) == first
+    market.clock.now += 1
+    assert await begun(market, user, keyed(market, user, "another")) != first
 
 
 async def test_other_facts_than_expected_credit_nothing(market: Market, bank: Bank) -> None:
