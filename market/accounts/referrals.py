@@ -13,6 +13,7 @@ from enum import Enum, StrEnum, auto
 from msgspec import Struct
 
 from market.base.errors import Code, MarketError
+from market.base.sweeping import Sweep
 from market.base.throttle import Throttle
 from market.events.catalogue import ReferralEarned, amount
 from market.events.context import Context
@@ -138,6 +139,7 @@ class Referrals:
         self._now = context.now
         self.rewards = rewards
         self._failures = Throttle(FAILURES_MAX, FAILURES_SECONDS, context.now)
+        self._paying = Sweep("the referral of %s is not paid", _logger)
 
     async def standing(self, user_id: str) -> Standing:
         """Return a user's code, which the first call makes, and the totals of its referrals."""
@@ -179,22 +181,28 @@ class Referrals:
         return applied
 
     async def pay_due(self) -> int:
-        """Pay the pending bonuses that are due. Return the number of referrals."""
-        now = self._now()
-        due = await self._store.read(_due, self.rewards, now, limit=self.pay_max)
-        paid = 0
-        for referral in due:
-            try:
-                paid += await self._store.write(
-                    _pay_pending,
-                    self._context,
-                    referral,
-                    self.rewards,
-                    self._identifiers.new(),
-                    now,
-                )
-            except MarketError as error:
-                _logger.warning("the referral of %s is not paid: %s", referral.user_id, error)
+        """Pay the pending bonuses that are due. Return the number of referrals.
+
+        One that cannot be paid is logged, and tried again after a while: it delays no other.
+
+        Raises:
+            UnavailableError: the store did not answer; the others wait for it.
+        """
+        now, due, paid = self._now(), dict[str, ReferralRow](), 0
+
+        async def find(limit: int) -> list[str]:
+            rows = await self._store.read(_due, self.rewards, now, limit=limit)
+            due.update((row.user_id, row) for row in rows)
+            return list(due)
+
+        async def pay(user_id: str) -> None:
+            nonlocal paid
+            new_id = self._identifiers.new()
+            paid += await self._store.write(
+                _pay_pending, self._context, due[user_id], self.rewards, new_id, now
+            )
+
+        await self._paying.run(find, pay, most=self.pay_max, now=now)
         return paid
 
 
@@ -320,21 +328,27 @@ async def _payment(tx: Transaction, referral: ReferralRow, rewards: Rewards, now
 
 async def _has_room(tx: Transaction, rewards: Rewards, bonuses: int, today: int) -> bool:
     """Return whether the daily total of all bonuses has room for some more."""
-    if not rewards.total_daily or not bonuses:
-        return True
-    return await queries.paid_since(tx, today) + bonuses <= rewards.total_daily
+    room = await _room(tx, rewards, today)
+    return room is None or bonuses <= room
+
+
+async def _room(tx: Transaction, rewards: Rewards, today: int) -> int | None:
+    """Return the rest of the daily total of all bonuses; None without a bound."""
+    if not rewards.total_daily:
+        return None
+    return max(0, rewards.total_daily - await queries.paid_since(tx, today))
 
 
 async def _due(tx: Transaction, rewards: Rewards, now: int, *, limit: int) -> list[ReferralRow]:
     today = now - now % DAY_SECONDS
-    if not await _has_room(tx, rewards, rewards.referrer + rewards.referred, today):
-        return []
     return await queries.pending(
         tx,
         verified=rewards.needs_verified,
         since=now - PENDING_SECONDS,
         today=today,
         daily=rewards.per_referrer_daily,
+        # Of each referral's own bonuses: the operator may have changed the bonuses since.
+        room=await _room(tx, rewards, today),
         limit=limit,
     )
 

@@ -126,7 +126,14 @@ async def count_paid_since(tx: Transaction, referrer_id: str, moment: int) -> in
 
 
 async def pending(
-    tx: Transaction, *, verified: bool, since: int, today: int, daily: int, limit: int
+    tx: Transaction,
+    *,
+    verified: bool,
+    since: int,
+    today: int,
+    daily: int,
+    room: int | None,
+    limit: int,
 ) -> list[ReferralRow]:
     """Return referrals that may be paid now, their referrers taking turns.
 
@@ -136,6 +143,7 @@ async def pending(
         since: only referrals from this moment on, in UTC seconds.
         today: when the day began, in UTC seconds.
         daily: how many referrals a referrer is paid for a day; 0 for no bound.
+        room: the most micro-credits of one referral; None for no bound.
         limit: how many at most.
     """
     return await tx.all(
@@ -147,6 +155,7 @@ async def pending(
                 ROW_NUMBER() OVER (PARTITION BY r.referrer_id ORDER BY r.created_at) AS turn
             FROM referrals AS r JOIN users AS u ON u.id = r.user_id
             WHERE r.paid_at IS NULL AND r.created_at >= :since
+                AND (CAST(:room AS BIGINT) IS NULL OR r.referrer_bonus + r.referred_bonus <= :room)
                 AND (CAST(:verified AS BIGINT) = 0 OR u.email_verified_at IS NOT NULL)
                 AND (CAST(:daily AS BIGINT) = 0 OR :daily > (
                     SELECT COUNT(*) FROM referrals AS p
@@ -160,6 +169,7 @@ async def pending(
         since=since,
         today=today,
         daily=daily,
+        room=room,
         limit=limit,
     )
 

@@ -15,7 +15,7 @@ from support.market.leaving import tools
 from support.market.market import REWARDS, Market
 
 from market.accounts.accounts import Login
-from market.accounts.referrals import CHAIN_MAX, FAILURES_MAX, Applied, Payment, Referrals
+from market.accounts.referrals import CHAIN_MAX, FAILURES_MAX, Applied, Payment, Referrals, Rewards
 from market.base.errors import Code, MarketError
 from market.erasure import erasing
 from market.money import ledger
@@ -466,6 +466,28 @@ async def test_the_sum_of_all_referrals_in_a_day_is_bounded(market: Market) -> N
     assert await paid_out(market) == 4 * 75_000_000
 
 
+@pytest.mark.both_engines
+async def test_bonuses_larger_than_the_room_of_a_day_delay_no_smaller_ones(market: Market) -> None:
+    """The operator lowers the bonuses and the total, while larger bonuses wait."""
+    before = programme(market, total_daily=1)
+    lowered = Rewards(referrer=5_000_000, referred=2_000_000, total_daily=1)
+    after = Referrals(market.context, lowered, pay_max=2)
+    users = [await market.person() for _ in range(5)]
+    for user, referrals in zip(users, (before, before, before, after, after), strict=True):
+        await referrals.apply(user, await code_of(market, await market.person()))
+        market.clock.now += 1
+    market.clock.now += DAY
+    after.rewards = replace(lowered, total_daily=7_000_000)
+    assert [await after.pay_due() for _ in range(2)] == [1, 0]
+    market.clock.now += DAY
+    assert [await after.pay_due() for _ in range(2)] == [1, 0]
+    paid = [await credits_of(market, user) for user in users]
+    assert paid == [0, 0, 0, 2_000_000, 2_000_000]
+    # A total that has room for the larger ones pays them, however small the bonuses are now.
+    after.rewards = replace(lowered, total_daily=200_000_000)
+    assert await after.pay_due() == 2
+
+
 async def test_pending_bonuses_are_paid_in_turns_of_their_referrers(market: Market) -> None:
     referrals = programme(market, needs_verified=True)
     referrals.pay_max = 2
@@ -483,12 +505,14 @@ async def test_a_bonus_that_can_not_be_paid_holds_up_no_other(
     market: Market, caplog: pytest.LogCaptureFixture
 ) -> None:
     referrals = programme(market, needs_verified=True)
+    referrals.pay_max = 1
     rich, poor, first, second = [await market.person() for _ in range(4)]
     await referrals.apply(first, await code_of(market, rich))
+    market.clock.now += 1
     await referrals.apply(second, await code_of(market, poor))
     await market.deposit("person1@example.com", MOST - 1, currency=CREDIT)
     await verify(market, first, second)
-    assert await referrals.pay_due() == 1
+    assert [await referrals.pay_due() for _ in range(2)] == [0, 1]
     assert await credits_of(market, second) == 25_000_000
     assert await credits_of(market, first) == 0
     assert f"the referral of {first} is not paid" in caplog.text
