@@ -26,6 +26,7 @@ QUIET_SECONDS = ONLINE_SECONDS  # a device that is not online may have abandoned
 LOOK_MAX_ATTEMPTS = 10_000
 # Of each kind in one look: each attempt needs a transaction, and another look follows.
 END_MAX_ATTEMPTS = 100
+KINDS = 3  # silent attempts, those that are not begun, and those without time left
 # Most seconds that count between two looks. A longer gap means that the daemon did not look: it
 # hung, or another daemon looked.
 LOOK_MAX_SECONDS = 60
@@ -113,23 +114,34 @@ class Overdue:
         self._unstarted_since: dict[tuple[str, int], float] = {}
         self._looked_at: float | None = None
 
-    async def find(self) -> list[Ended]:
+    @property
+    def most(self) -> int:
+        """The most attempts that one look finds."""
+        return KINDS * self.end_max_attempts
+
+    async def find(self, put_off: int = 0) -> list[Ended]:
         """Return attempts to end; call this periodically.
+
+        Args:
+            put_off: the number of attempts that the caller skips: of each kind so many more are
+                found.
 
         Raises:
             StoreError: the database is unavailable, so reports of devices may be missing as well.
         """
         await self._devices.reports.flush()
         await self._renewals.flush()
-        observed = self._observed_seconds()
+        observed, limit = self._observed_seconds(), self.end_max_attempts + put_off
         look = await self._store.read(_look, self._now())
-        ended = [*self._silent(look.quiet, observed), *self._unstarted(look.unstarted, observed)]
+        ended = [
+            *self._silent(look.quiet, observed)[:limit],
+            *self._unstarted(look.unstarted, observed)[:limit],
+        ]
         if not look.runs_any:  # an idle daemon writes nothing
             self._looked_at = observed
             return ended
         passed = 0 if self._looked_at is None else int(observed - self._looked_at)
-        seconds, limit = min(passed, LOOK_MAX_SECONDS), self.end_max_attempts
-        due = await self._store.write(_let_pass, seconds, limit=limit)
+        due = await self._store.write(_let_pass, min(passed, LOOK_MAX_SECONDS), limit=limit)
         # The fraction of a second remains for the next look.
         self._looked_at = observed if self._looked_at is None else self._looked_at + passed
         ended += [
@@ -150,7 +162,7 @@ class Overdue:
             most = self._leases.lease_seconds if row.has_lease else SILENCE_SECONDS
             if since <= observed - (most - QUIET_SECONDS):
                 silent.append(Ended(row.job_id, row.attempt, VANISHED))
-        return silent[: self.end_max_attempts]
+        return silent
 
     def _unstarted(self, rows: Sequence[UnstartedRow], observed: float) -> list[Ended]:
         keys = [(row.job_id, row.attempt) for row in rows]
@@ -161,7 +173,7 @@ class Overdue:
             most = self._leases.prepare_seconds if prepares else self._leases.start_seconds
             if self._unstarted_since[row.job_id, row.attempt] <= observed - most:
                 late.append(Ended(row.job_id, row.attempt, NOT_STARTED))
-        return late[: self.end_max_attempts]
+        return late
 
 
 def _since(before: dict[Row, float], rows: Sequence[Row], observed: float) -> dict[Row, float]:

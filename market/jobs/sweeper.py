@@ -9,7 +9,7 @@ from market.events.context import Context
 from market.jobs import copies
 from market.jobs.outcomes import JobNotices, Outcomes
 from market.jobs.overdue import Ended, Overdue
-from storage.engines.errors import StoreError, level_of
+from storage.engines.errors import UnavailableError, level_of
 from storage.jobs import copies as copy_queries
 from storage.jobs import jobs as queries
 
@@ -59,29 +59,35 @@ class JobSweeper:
         self.notices = notices
         self._waiting_seconds = waiting_seconds
         self._sweeps = sweeps
+        self._taking_back = Sweep("job %s cannot be taken back", _logger)
         self._expiring = Sweep("job %s cannot be cancelled", _logger)
 
     async def take_back(self) -> int:
         """Take jobs back from silent or slow devices. Return the number taken back.
 
-        To be called again and again.
+        To be called again and again. A job that cannot be taken back is logged, and tried again
+        after a while: it delays no other.
 
         Raises:
             StoreError: reports of devices may be missing as well.
         """
-        taken = 0
-        for each in await self._overdue.find():
+        overdue, found, taken = self._overdue, dict[str, Ended](), 0
+        most = overdue.most
+
+        async def find(limit: int) -> list[str]:
+            for each in await overdue.find(put_off=limit - most):
+                found.setdefault(each.job_id, each)
+            return list(found)
+
+        async def end(job_id: str) -> None:
+            nonlocal taken
             try:
-                taken += await self._end(each)
-            except StoreError as error:
-                _logger.log(
-                    level_of(error, logging.WARNING),
-                    "job %s could not be taken back: %s",
-                    each.job_id,
-                    error,
-                )
-            except Exception:  # it holds up no other
-                _logger.exception("job %s cannot be taken back", each.job_id)
+                taken += await self._end(found[job_id])
+            except UnavailableError as error:  # perhaps of this job only; it comes next time
+                level = level_of(error, logging.WARNING)
+                _logger.log(level, "job %s could not be taken back: %s", job_id, error)
+
+        await self._taking_back.run(find, end, most=most, now=self._now())
         return taken
 
     async def take_back_attempt(self, job_id: str, attempt: int, reason: str) -> bool:

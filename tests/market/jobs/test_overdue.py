@@ -10,13 +10,17 @@ from support.market.market import SWEEP_SECONDS, Market
 from market.attempts.attempts import Ending, FailureKind
 from market.base.errors import Code, MarketError
 from market.base.states import JobStatus
+from market.base.sweeping import PUT_OFF_SECONDS
 from market.jobs.attempt_reports import FORGOTTEN, TRANSIT_SECONDS, Named
-from market.jobs.overdue import NOT_STARTED, TOO_LONG, VANISHED, Leases
+from market.jobs.overdue import NOT_STARTED, TOO_LONG, VANISHED, Ended, Leases
+from market.jobs.pay import Moment
 from market.money.audit import audit_ledger
 from market.money.money import MICRO
 from storage.attempts import attempts as queries
 from storage.attempts.attempts import AttemptRow
 from storage.devices.devices import DeviceRow
+from storage.engines.store import Transaction
+from storage.jobs.jobs import JobRow
 
 HOUR = 3_600
 LEASE, START, PREPARE, STOP, DELIVERY = 600, 300, 1_800, 720, 6 * HOUR
@@ -322,6 +326,44 @@ async def test_each_kind_is_ended_a_part_at_a_time(market: Market) -> None:
     assert await market.job_sweeper.take_back() == 0
     market.clock.now += START
     assert [await market.job_sweeper.take_back() for _ in range(3)] == [2, 1, 0]
+
+
+@cases("kind", [VANISHED, NOT_STARTED, TOO_LONG])
+async def test_jobs_that_cannot_be_taken_back_delay_no_other(
+    market: Market, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    market.job_sweeper._overdue.end_max_attempts = 2
+    buyer, worker = await market.person(credit="30"), await market.person()
+    jobs: dict[str, DeviceRow] = {}
+    for _ in range(3):
+        if kind == NOT_STARTED:
+            job_id, device = await specified(market, buyer), await device_of(market, worker)
+            await market.jobs.accept(device, job_id)
+        else:
+            job_id, device = await running(market, buyer, worker, duration_hrs=1)
+        jobs[job_id] = device
+        market.clock.now += 1
+    *broken, last = jobs
+    end, reasons = market.jobs.outcomes.take_back, set[str]()
+
+    async def failing(tx: Transaction, moment: Moment, ended: Ended) -> JobRow | None:
+        reasons.add(ended.reason)
+        if ended.job_id in broken:
+            raise LookupError("this row is broken")
+        return await end(tx, moment, ended)
+
+    monkeypatch.setattr(market.jobs.outcomes, "take_back", failing)
+    taken, until = 0, market.clock.now + 3 * HOUR
+    while not taken and market.clock.now < until:
+        if kind == TOO_LONG:
+            for device in jobs.values():
+                market.devices.heartbeat(device, {})
+        taken = await market.silence(SWEEP_SECONDS)
+    assert (taken, reasons) == (1, {kind})
+    assert (await stored_job(market, last)).status == JobStatus.WAITING
+    # The broken ones are tried again after a pause.
+    monkeypatch.undo()
+    assert await market.silence(PUT_OFF_SECONDS + SWEEP_SECONDS) == 2
 
 
 async def test_an_idle_daemon_writes_nothing(
