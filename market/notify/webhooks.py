@@ -447,7 +447,7 @@ class Webhooks:
         """
         found = await self._store.read(queries.pending, delivery_id)
         if found is None:
-            await self._store.write(queries.give_up, delivery_id, "disabled")
+            await self._store.write(queries.give_up_disabled, delivery_id)
             return None
         row, place, event = found
         now = self._now()

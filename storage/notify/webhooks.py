@@ -490,6 +490,30 @@ async def give_up(tx: Transaction, delivery_id: str, error: str) -> None:
     )
 
 
+async def give_up_disabled(tx: Transaction, delivery_id: str) -> None:
+    """Mark a delivery as failed whose endpoint is disabled or deleted.
+
+    The endpoint is locked, so that a request of its owner to enable it, and to send the delivery
+    again, is before that or after it.
+    """
+    endpoint_id = await tx.one(
+        str, "SELECT endpoint_id FROM webhook_deliveries WHERE id = :id", id=delivery_id
+    )
+    if endpoint_id is None:
+        return
+    await tx.lock("webhook_endpoints", [endpoint_id])
+    await tx.run(
+        """
+        UPDATE webhook_deliveries SET status = 'failed', last_error = 'disabled'
+        WHERE id = :id AND status = 'pending' AND NOT EXISTS (
+            SELECT 1 FROM webhook_endpoints AS w
+            WHERE w.id = webhook_deliveries.endpoint_id AND w.disabled_at IS NULL
+        )
+        """,
+        id=delivery_id,
+    )
+
+
 async def page(
     tx: Transaction, endpoint_id: str, *, status: str, before: str, limit: int
 ) -> list[DeliveryRow]:

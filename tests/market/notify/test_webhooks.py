@@ -3,6 +3,7 @@
 import base64
 import json
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
@@ -417,6 +418,44 @@ async def test_deliveries_that_have_failed_since_a_time_are_recovered(market: Ma
     assert json.loads(attempt.body)["data"] == {"deploy_id": "new"}
     # The whole schedule is before it again.
     assert attempt.row.tries == 0
+
+
+@pytest.mark.both_engines
+async def test_a_delivery_that_its_owner_retries_during_an_attempt_is_not_failed(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = await market.person()
+    made = await endpoint(market, me)
+    await happen(market, me)
+    [due] = await market.webhooks.due(but=(), limit=1)
+    await market.webhooks.change(me, made.endpoint.id, is_enabled=False)
+    write = market.store.write
+
+    async def late(unit: Any, *args: Any, **kwargs: Any) -> Any:
+        monkeypatch.undo()
+        await market.webhooks.change(me, made.endpoint.id, is_enabled=True)
+        await market.webhooks.retry(me, due.id)
+        return await write(unit, *args, **kwargs)
+
+    monkeypatch.setattr(market.store, "write", late)
+    assert await market.webhooks.begin(due.id) is None
+    assert [row.status for row in await listed(market, me, made)] == ["pending"]
+    assert await deliver(market) == 1
+
+
+@pytest.mark.both_engines
+async def test_a_delivery_that_waits_at_a_disabled_endpoint_fails(market: Market) -> None:
+    """An event that happened at the moment of the disabling."""
+    me = await market.person()
+    made = await endpoint(market, me)
+    await happen(market, me)
+    [due] = await market.webhooks.due(but=(), limit=1)
+    await market.webhooks.change(me, made.endpoint.id, is_enabled=False)
+    await market.store.write(queries.retry, due.id, market.clock.now)
+    assert await begun(market) == []
+    [row] = await listed(market, me, made)
+    assert (row.status, row.last_error) == ("failed", "disabled")
+    await market.store.write(queries.give_up_disabled, "of no delivery")
 
 
 @pytest.mark.both_engines
