@@ -123,8 +123,8 @@ class Overdue:
         """Return attempts to end; call this periodically.
 
         Args:
-            put_off: the number of attempts that the caller skips: of each kind so many more are
-                found.
+            put_off: the number of attempts that the caller skips; it is added to the limit of each
+                kind.
 
         Raises:
             StoreError: the database is unavailable, so reports of devices may be missing as well.
