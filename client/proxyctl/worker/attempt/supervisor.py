@@ -51,6 +51,9 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 _TURN_SECONDS: Final = 5.0
 _DRAIN_SECONDS: Final = 2.0  # for the rest in a pipe when everything was killed
 _AGAIN_SECONDS: Final = 0.1  # between two tries to kill a process that does not end
+# For the job that has made the disk short to be ended by its own supervisor, which looks at it ten
+# times a second then, and counts for half a second; the kernel's part of a kill takes the rest.
+_OTHERS_SECONDS: Final = 3.0
 # For the room of a job that was killed to come back: a moment by the kernel, some seconds by an
 # engine, which ends a container only when its client is gone.
 _BACK_SECONDS: Final = 2.0
@@ -326,7 +329,7 @@ class _Disk:
     Attributes:
         is_full: the disk has no room for the job, by no fault of its own as far as is known.
         over: why the job must end: it has written more than it may.
-        look_at: when the folder is to be added up next, as `_now` tells time.
+        look_at: when the folder and the disk are to be looked at next, as `_now` tells time.
     """
 
     def __init__(self, attempts: str) -> None:
@@ -337,6 +340,9 @@ class _Disk:
         self._attempts = attempts
         self._turn: int | None = None  # a descriptor with the lock
         self._short: DiskWatch | None = None  # to be judged, once the job has ended
+        self._others_until: float | None = (
+            None  # while the disk is short, and was made so by others
+        )
 
     def watch(self, folder: str, max_bytes: int) -> None:
         """Begin to measure the folder, if it has a bound."""
@@ -347,34 +353,46 @@ class _Disk:
             self.look_at = _now() + self._watch.pause_seconds
 
     def fill(self) -> None:
-        """Note that the disk is full; the next look checks whether this job has filled it."""
+        """Note that the disk is full; looks before and after the end show whose fault that is."""
         self.is_full = True
         if self._watch is not None:
             self.look_at = 0.0
+            self._short = self._watch
 
     def look(self) -> None:
-        """Add up once more, now."""
-        self.look_at = 0.0
-        self.is_over(_now())
+        """Add up all once more, when the program has ended."""
+        if self._watch is not None:
+            self._conclude(self._watch, self._watch.look())
 
     def is_over(self, now: float) -> bool:
-        """Return whether the job must end; add up if it is time for that."""
+        """Return whether the job must end; look at its files and the disk if it is time to."""
         watch = self._watch
         if watch is not None and now >= self.look_at:
-            words = watch.look()
+            words = watch.look_on()
             if words and watch.is_short and self._turn is None:
-                if not self._has_turn() and not watch.is_half_gone():
-                    self.look_at = _now() + _AGAIN_SECONDS
-                    return False
-                words = watch.look()  # another job's end may have made room
+                # Another job's end may have made room meanwhile.
+                words = watch.shortage() if self._can_end(watch) else ""
             self.look_at = _now() + watch.pause_seconds
-            if words:
-                self.is_full, self.over = watch.is_short, words
-                self._short = watch if watch.is_short else None
-                self._watch, self.look_at = None, math.inf
             if not watch.is_short:
-                self._end_turn()
+                self._others_until = None
+            self._conclude(watch, words)
         return bool(self.over)
+
+    def _conclude(self, watch: DiskWatch, words: str) -> None:
+        if words:
+            self.is_full, self.over = watch.is_short, words
+            self._short = watch if watch.is_short else None
+            self._watch, self.look_at = None, math.inf
+        if not watch.is_short:
+            self._end_turn()
+
+    def _can_end(self, watch: DiskWatch) -> bool:
+        """Return whether the job may end for lack of room, or others end before it."""
+        if self._others_until is None:
+            self._others_until = _now() + _OTHERS_SECONDS
+        if not watch.is_suspect() and _now() < self._others_until:
+            return False
+        return self._has_turn() or watch.is_half_gone()
 
     def judge(self, seconds: float) -> None:
         """Decide, after the end of the program, whether the job itself made the disk short.

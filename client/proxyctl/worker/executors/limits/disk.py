@@ -4,31 +4,49 @@ A file system of fixed size would be the better wall; but one in memory takes aw
 memory, and one in an image file needs root, and its files are gone from the agent's sight at the
 end. So the folder is added up every second, and a job that has written too much is ended. In that
 second it can write as fast as the disk takes it, so the watch also looks at the disk's last bytes.
+
+A count may take long: a job decides how many files and mappings it has. So a count is done in short
+pieces, and the free room is read before each, which takes a microsecond. A job can neither delay
+that reading nor stop its supervisor.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from proxyctl.worker.base.beneath import FOLDER_FLAGS, make_accessible
+from proxyctl.worker.base.libc import LIBC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Generator, Iterable, Iterator
     from pathlib import Path
 
 EVERY_SECONDS: Final = 1.0
+# While less than eight reserves are free: a fast disk takes 512 MiB in half a second.
+NEAR_SECONDS: Final = 0.1
+_NEAR_RESERVES: Final = 8
 # Adding up takes a tenth of the time at most, however many files there are.
 SHARE: Final = 0.1
+# A piece of a count while the disk is short: a usual folder is added up in it, and a fast job
+# writes less than half of the reserve.
+_HASTE_SECONDS: Final = 0.5
+# For a second count without a pause, when one in pieces has found too much. It takes seconds, or
+# longer on a slow disk; the supervisor does nothing else meanwhile.
+_AGAIN_SECONDS: Final = 60.0
+_STEPS: Final = 1000  # files, descriptors or mappings between two looks at the clock: milliseconds
 # The part of a disk that no job can have, so that the machine goes on working.
 RESERVE_BYTES: Final = 512 << 20
 DEPTH_MAX: Final = 100
 _BLOCK_BYTES: Final = 512  # the unit of st_blocks on every file system
 _DELETED: Final = b" (deleted)"  # behind the path of a mapping, proc(5)
+_SYS_KCMP: Final = {"x86_64": 312, "aarch64": 272}
+_KCMP_FILES: Final = 2
 
 
 @dataclass(frozen=True)
@@ -38,14 +56,17 @@ class SumBounds:
     Attributes:
         depth_max: folders within folders; each is open while those below it are added up.
         entries_max: files and folders; each takes an inode, and time to add up.
-        handles_max: descriptors and mappings of one job: adding them up takes a second or two. Jobs
-            that work have a tenth of it: 512 processes with 100 descriptors and a library of each
-            kind.
+        handles_max: open descriptors, and removed files that are mapped. The state of each is read,
+            in some 10 microseconds. Jobs that work have half of it: 512 processes with 100
+            descriptors. Threads that share their descriptors count once.
+        mappings_max: of all processes; each is a line to read, in a microsecond or two. Jobs that
+            work have half of it: 64 processes with the 2,000 of a large library.
     """
 
     depth_max: int = DEPTH_MAX
     entries_max: int = 200_000
-    handles_max: int = 1_000_000
+    handles_max: int = 100_000
+    mappings_max: int = 300_000
 
 
 USUAL: Final = SumBounds()
@@ -55,21 +76,30 @@ class TooMuchError(Exception):
     """A job has written more than it may; the message names the exceeded limit."""
 
 
-def is_short(place: str | Path | int, reserve_bytes: int | None = None) -> bool:
-    """Return whether the free space of a disk is within the device's reserve.
+class Free(NamedTuple):
+    """The room of a disk that is free for ordinary users."""
 
-    Args:
-        place: a path on the disk, or a descriptor.
-        reserve_bytes: in the place of `RESERVE_BYTES`.
-    """
-    reserve = RESERVE_BYTES if reserve_bytes is None else reserve_bytes
-    return free_bytes(place) < reserve
+    bytes: int
+
+    def is_below(self, reserve_bytes: int, reserves: float = 1) -> bool:
+        """Return whether less is free than a number of reserves, or a part of one."""
+        return self.bytes < reserve_bytes * reserves
+
+
+def free_of(place: str | Path | int) -> Free:
+    """Return the free room of the disk with a path or a descriptor."""
+    free = os.statvfs(place)
+    return Free(free.f_bavail * free.f_frsize)
 
 
 def free_bytes(place: str | Path | int) -> int:
     """Return the bytes of a disk that are free for ordinary users."""
-    free = os.statvfs(place)
-    return free.f_bavail * free.f_frsize
+    return free_of(place).bytes
+
+
+def is_short(place: str | Path | int) -> bool:
+    """Return whether the free room of the disk is within the device's reserve."""
+    return free_of(place).is_below(RESERVE_BYTES)
 
 
 def measure(path: Path, max_bytes: int, depth_max: int = DEPTH_MAX) -> int:
@@ -117,38 +147,69 @@ class DiskWatch:
         self._processes = processes
         self.pause_seconds = EVERY_SECONDS
         self.is_short = False
-        self._free_when_short = 0
+        self._count: _Count | None = None  # that has begun, and is not over
+        self._free: Free | None = None  # at the last look
+        self._usual: _Found | None = None  # by the last whole count before the disk was short
+        self._found: _Found | None = None  # by the last count; None while one is not over
 
     def look(self) -> str:
-        """Return why the job must end, or nothing; then pause for `pause_seconds`."""
-        started_at = time.monotonic()
+        """Add up all, anew. Return why the job must end, or nothing."""
+        self._drop()
+        return self._look(math.inf)
+
+    def look_on(self) -> str:
+        """Add up for a tenth of the pause at most; the next call goes on with the same count.
+
+        Return why the job must end, or nothing; then pause for `pause_seconds`. While the disk is
+        short, the count begins anew, and its pieces are longer.
+        """
+        return self._look(SHARE * self.pause_seconds)
+
+    def _look(self, seconds: float) -> str:
         try:
+            if self._read_free():
+                seconds = max(seconds, _HASTE_SECONDS)
             # First the job's own files: a full disk is no excuse for the job that has filled it.
-            total = Total(self._max_bytes, self._bounds)
-            total.add(self._folder)
-            device = os.stat(self._folder).st_dev  # noqa: PTH116 - text or path
-            Removed(total, device, self._bounds.handles_max).add(self._processes())
-            self._require_reserve()
+            self._add_up(seconds)
         except TooMuchError as error:
+            if self._drop():
+                # The parts of the count were added up at different times, and a file that the job
+                # has moved, or written anew, meanwhile may have counted twice.
+                return self._look(_AGAIN_SECONDS)
+            self.is_short = False
             return str(error)
         except FileNotFoundError:
+            self._drop()
             return ""  # cleaned meanwhile
         except OSError as error:  # no file of a job may end the watch
+            self._drop()
             return f"something that cannot be added up: {error.strerror}"
-        took = time.monotonic() - started_at
-        self.pause_seconds = max(EVERY_SECONDS, took / SHARE)
-        return ""
+        return self.shortage()
 
-    def _require_reserve(self) -> None:
-        self.is_short = is_short(self._folder, self._reserve_bytes)
-        if self.is_short:
-            self._free_when_short = free_bytes(self._folder)
-            megabytes = self._reserve_bytes >> 20
-            raise TooMuchError(f"less than {megabytes} MiB are free on the disk of this machine")
+    def shortage(self) -> str:
+        """Return why the job must end for the sake of the disk, or nothing, as it is now."""
+        with suppress(FileNotFoundError):  # cleaned meanwhile
+            if self._read_free():
+                megabytes = self._reserve_bytes >> 20
+                return f"less than {megabytes} MiB are free on the disk of this machine"
+        return ""
 
     def is_half_gone(self) -> bool:
         """Return whether half of the reserve is used up, so that nothing can wait any more."""
-        return is_short(self._folder, self._reserve_bytes // 2)
+        return free_of(self._folder).is_below(self._reserve_bytes, 0.5)
+
+    def is_suspect(self) -> bool:
+        """Return whether the job may be the one that has made the disk short.
+
+        It is if half of the room that went since the last count before went into its files, or if
+        half of the reserve is used up before a count of its files is over.
+        """
+        if self._found is None:
+            return self.is_half_gone()
+        if self._usual is None:  # the disk was short from the start
+            return True
+        grown = self._found.bytes - self._usual.bytes
+        return 2 * grown >= self._usual.free.bytes - self._found.free.bytes
 
     def judge(self) -> str:
         """Return why the job was at fault when the disk was short; "" if it was not.
@@ -159,7 +220,8 @@ class DiskWatch:
         named = Total(self._max_bytes, self._bounds)
         try:
             named.add(self._folder)
-            back = max(0, free_bytes(self._folder) - self._free_when_short)
+            free = free_of(self._folder)
+            back = 0 if self._free is None else max(0, free.bytes - self._free.bytes)
         except TooMuchError as error:
             return str(error)
         except OSError:  # cleaned meanwhile
@@ -171,12 +233,85 @@ class DiskWatch:
             " without a name"
         )
 
+    def _read_free(self) -> bool:
+        """Read the free room. Return whether it is within the reserve."""
+        was_short = self.is_short
+        self._free = free_of(self._folder)
+        self.is_short = self._free.is_below(self._reserve_bytes)
+        if self.is_short and not was_short:
+            self._drop()  # it may have passed the files that have made the disk short
+        is_near = self._free.is_below(self._reserve_bytes, _NEAR_RESERVES)
+        self.pause_seconds = NEAR_SECONDS if is_near else EVERY_SECONDS
+        return self.is_short
+
+    def _add_up(self, seconds: float) -> None:
+        """Go on with the count, or begin one, for some seconds.
+
+        A finite time ends earlier when the disk gets too full to wait.
+        """
+        began = time.monotonic()
+        if self._count is None:
+            self._count = _Count.of(self._folder, self._max_bytes, self._bounds, self._processes)
+            self._found = None
+        for _ in self._count.steps:
+            took = time.monotonic() - began
+            is_urgent = took >= _HASTE_SECONDS and seconds < math.inf and self.is_half_gone()
+            if took >= seconds or is_urgent:
+                self._count.is_in_pieces = True
+                return
+        self._found = _Found(self._count.total.bytes, free_of(self._folder))
+        if not self.is_short:
+            self._usual = self._found
+        self._count = None
+
+    def _drop(self) -> bool:
+        """Forget the count that is not over. Return whether it was done in pieces."""
+        count, self._count = self._count, None
+        if count is None:
+            return False
+        count.steps.close()
+        return count.is_in_pieces
+
+
+class _Found(NamedTuple):
+    """The result of a whole count: the job's bytes, and the free room of the disk then."""
+
+    bytes: int
+    free: Free
+
+
+@dataclass
+class _Count:
+    """A count that has begun; each of its steps may be its last for now."""
+
+    total: Total
+    steps: Generator[None, None, None]
+    is_in_pieces: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        folder: str | Path,
+        max_bytes: int,
+        bounds: SumBounds,
+        processes: Callable[[], Iterable[int]],
+    ) -> _Count:
+        total = Total(max_bytes, bounds)
+
+        def steps() -> Generator[None, None, None]:
+            yield from total.adding(folder)
+            device = os.stat(folder).st_dev  # noqa: PTH116 - text or path
+            yield from Removed(total, device, bounds).adding(processes())
+
+        return cls(total, steps())
+
 
 class Total:
     """The sum of several folders; raises `TooMuchError` at the first bound that they pass.
 
     Attributes:
         bytes: so far.
+        entries: files and folders, so far.
     """
 
     def __init__(
@@ -186,7 +321,7 @@ class Total:
         self._max_bytes = max_bytes
         self._bounds = bounds
         self._with_holes = with_holes  # as if a sparse file had all of its blocks
-        self._entries = 0
+        self.entries = 0
 
     def add_path(self, path: Path) -> None:
         """Add a file, or a folder with its content."""
@@ -197,11 +332,16 @@ class Total:
 
     def add(self, folder: str | Path) -> None:
         """Add the content of a folder."""
+        for _ in self.adding(folder):
+            pass
+
+    def adding(self, folder: str | Path) -> Generator[None, None, None]:
+        """Add the content of a folder, in steps."""
         descriptor = _open_folder(str(folder), None)
         if descriptor is None:
             return
         try:
-            self._add_below(descriptor, 1)
+            yield from self._adding_below(descriptor, 1)
         finally:
             os.close(descriptor)
 
@@ -218,29 +358,31 @@ class Total:
         if self.bytes > self._max_bytes:
             raise TooMuchError(f"more than the {self._max_bytes} bytes that the job may write")
 
-    def _add_below(self, folder: int, depth: int) -> None:
+    def _adding_below(self, folder: int, depth: int) -> Generator[None, None, None]:
         if depth > self._bounds.depth_max:
             raise TooMuchError(f"folders within folders, more than {self._bounds.depth_max} deep")
         with os.scandir(folder) as entries:
             for entry in entries:
-                self._count(entry, folder, depth)
+                self.entries += 1
+                if self.entries % _STEPS == 0:
+                    yield
+                below = self._count(entry, folder)
+                if below is not None:
+                    try:
+                        yield from self._adding_below(below, depth + 1)
+                    finally:
+                        os.close(below)
 
-    def _count(self, entry: os.DirEntry[str], folder: int, depth: int) -> None:
-        self._entries += 1
-        if self._entries > self._bounds.entries_max:
+    def _count(self, entry: os.DirEntry[str], folder: int) -> int | None:
+        """Add a file or a folder itself. Return the descriptor of a folder."""
+        if self.entries > self._bounds.entries_max:
             raise TooMuchError(f"more than {self._bounds.entries_max} files and folders")
         try:
             status = _status(entry.name, folder)
         except FileNotFoundError:  # the job has removed it meanwhile
-            return
+            return None
         self.add_status(status)
-        if stat.S_ISDIR(status.st_mode):
-            below = _open_folder(entry.name, folder)
-            if below is not None:
-                try:
-                    self._add_below(below, depth + 1)
-                finally:
-                    os.close(below)
+        return _open_folder(entry.name, folder) if stat.S_ISDIR(status.st_mode) else None
 
 
 class Removed:
@@ -248,46 +390,55 @@ class Removed:
 
     Args:
         device: number of the file system that counts.
-        handles_max: how many descriptors and mappings are looked at.
+        bounds: on what is looked at.
     """
 
-    def __init__(self, total: Total, device: int, handles_max: int) -> None:
-        self._handles_max = handles_max
+    def __init__(self, total: Total, device: int, bounds: SumBounds) -> None:
+        self._bounds = bounds
         self._total = total
         self._device = device
         self._in_maps = f" {os.major(device):02x}:{os.minor(device):02x} ".encode()
         self._counted: set[int] = set()  # numbers of files
+        self._seen: set[tuple[bytes, bytes]] = set()  # mapped files, as the lines name them
         self._mapped: dict[int, int] = {}  # bytes of a file, by its number
         self._handles = 0
+        self._mappings = 0
 
-    def add(self, processes: Iterable[int]) -> None:
-        """Add those that these processes have open or mapped."""
+    def adding(self, processes: Iterable[int]) -> Generator[None, None, None]:
+        """Add those that these processes have open or mapped, in steps."""
         for pid in processes:
             threads = _names(f"/proc/{pid}/task")
             # A thread may have a table of files of its own, and the first one may have ended.
+            last = ""
             for thread in threads:
+                if last and _share_files(last, thread):
+                    continue
+                last = thread
                 for descriptor in _names(f"/proc/{thread}/fd"):
-                    self._count_handle()
+                    if self._count_handle():
+                        yield
                     self._add_file(_status_of(f"/proc/{thread}/fd/{descriptor}"))
             for thread in threads:
-                if self._add_mappings(thread):
+                before = self._mappings
+                yield from self._adding_mappings(thread)
+                if self._mappings > before:
                     break  # all threads of a process have the same memory
 
-    def _add_mappings(self, thread: str) -> bool:
-        """Add the mapped files of a thread. Return whether it has any memory."""
-        try:
-            with open(f"/proc/{thread}/maps", "rb") as file:  # noqa: PTH123 - spares pathlib
-                lines = file.read().splitlines()
-        except OSError:  # it has ended
-            return False
-        for line in lines:
-            self._count_handle()
+    def _adding_mappings(self, thread: str) -> Generator[None, None, None]:
+        """Add the mapped files of a thread; none if it has no memory any more."""
+        for line in _lines(f"/proc/{thread}/maps"):
+            self._mappings += 1
+            if self._mappings > self._bounds.mappings_max:
+                raise TooMuchError(f"more than {self._bounds.mappings_max} mappings")
+            if self._mappings % _STEPS == 0:
+                yield
             if line.endswith(_DELETED):
                 self._add_mapping(thread, line)
-        return bool(lines)
 
     def _add_mapping(self, thread: str, line: bytes) -> None:
-        places, _, offset, _, number, *_ = line.split()
+        places, _, offset, device, number, *_ = line.split()
+        if (device, number) in self._seen:
+            return
         start, end = (int(each, 16) for each in places.split(b"-"))
         try:
             self._add_file(os.stat(f"/proc/{thread}/map_files/{start:x}-{end:x}"))  # noqa: PTH116 - as above
@@ -301,6 +452,9 @@ class Removed:
             self._total.add_bytes(size - before)
         except OSError:  # unmapped meanwhile
             return
+        else:
+            self._count_handle()
+            self._seen.add((device, number))
 
     def _add_file(self, status: os.stat_result | None) -> None:
         if status is None or status.st_nlink or status.st_dev != self._device:
@@ -309,10 +463,12 @@ class Removed:
             self._counted.add(status.st_ino)
             self._total.add_status(status)
 
-    def _count_handle(self) -> None:
+    def _count_handle(self) -> bool:
+        """Count a file whose state is read. Return whether a step is over."""
         self._handles += 1
-        if self._handles > self._handles_max:
-            raise TooMuchError(f"more than {self._handles_max} open files and mappings")
+        if self._handles > self._bounds.handles_max:
+            raise TooMuchError(f"more than {self._bounds.handles_max} open files and mapped ones")
+        return self._handles % _STEPS == 0
 
 
 def _open_folder(name: str, parent: int | None) -> int | None:
@@ -335,6 +491,23 @@ def _names(path: str) -> list[str]:
         return os.listdir(path)  # noqa: PTH208 - thousands of them, every second
     except OSError:  # it has ended
         return []
+
+
+def _lines(path: str) -> Iterator[bytes]:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - spares pathlib
+            for line in file:
+                yield line.rstrip(b"\n")
+    except OSError:  # it has ended
+        return
+
+
+def _share_files(thread: str, other: str) -> bool:
+    """Return whether two threads have the same descriptors; False where that cannot be known."""
+    number = _SYS_KCMP.get(os.uname().machine)
+    if number is None:
+        return False
+    return int(LIBC.syscall(number, int(thread), int(other), _KCMP_FILES, 0, 0)) == 0
 
 
 def _status_of(path: str) -> os.stat_result | None:

@@ -17,12 +17,13 @@ from support.base.mounts import small_disk
 from support.base.waiting import until_true
 
 from proxyctl.worker.agent.bell import Bell
-from proxyctl.worker.attempt import streams
+from proxyctl.worker.attempt import streams, supervisor
 from proxyctl.worker.attempt.supervisor import _Disk, claim
 from proxyctl.worker.attempt.supervisors import Supervisors
 from proxyctl.worker.base import names
 from proxyctl.worker.executors.base.base import Launch
 from proxyctl.worker.executors.limits import disk
+from proxyctl.worker.executors.limits.disk import Free
 from proxyctl.worker.task.processes import Identity
 
 SHELL = "/bin/sh"
@@ -261,8 +262,9 @@ def test_of_several_jobs_one_is_ended_when_the_disk_is_short(
 ) -> None:
     """The others go on, if its end makes room: or each would pass for the one that hid it."""
     free = 100
-    monkeypatch.setattr(disk, "free_bytes", lambda _: free)
+    monkeypatch.setattr(disk, "free_of", lambda _: Free(free))
     monkeypatch.setattr(disk, "RESERVE_BYTES", 150)
+    monkeypatch.setattr(supervisor, "_OTHERS_SECONDS", 0)
     both = [_Disk(str(tmp_path)), _Disk(str(tmp_path))]
     for number, each in enumerate(both):
         work = tmp_path / str(number)
@@ -286,6 +288,59 @@ def test_of_several_jobs_one_is_ended_when_the_disk_is_short(
     assert third.is_over(math.inf)
     third.judge(0)
     assert third.is_full
+
+
+def test_a_job_waits_for_the_end_of_the_one_that_has_filled_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even when half of the reserve is gone; and not for ever, if nothing makes room."""
+    now, free = 1000.0, 1_000_000
+    monkeypatch.setattr(supervisor, "_now", lambda: now)
+    monkeypatch.setattr(disk, "free_of", lambda _: Free(free))
+    monkeypatch.setattr(disk, "RESERVE_BYTES", 100_000)
+    idle, busy = _Disk(str(tmp_path)), _Disk(str(tmp_path))
+    for name, each in (("idle", idle), ("busy", busy)):
+        (tmp_path / name).mkdir()
+        each.watch(str(tmp_path / name), 10 << 20)
+        now += 1
+        assert not each.is_over(now)
+        assert each.look_at <= now + 1
+    (tmp_path / "busy" / "file").write_bytes(bytes(980_000))
+    free = 20_000
+    now += 1
+    assert not idle.is_over(now)
+    assert busy.is_over(now)
+    now += 2
+    assert not idle.is_over(now)
+    free = 1_000_000
+    busy.judge(0)
+    now += 2
+    assert not idle.is_over(now)
+    free = 20_000
+    now += 2
+    assert not idle.is_over(now)
+    now += 4
+    assert idle.is_over(now)
+    idle.judge(0)
+    assert idle.is_full
+
+
+def test_output_that_has_no_room_has_the_end_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The room that comes back by the end was the job's, in files that no look has found."""
+    free = 100
+    monkeypatch.setattr(disk, "free_of", lambda _: Free(free))
+    one = _Disk(str(tmp_path))
+    (tmp_path / "work").mkdir()
+    monkeypatch.setattr(disk, "RESERVE_BYTES", 0)
+    one.watch(str(tmp_path / "work"), 1 << 20)
+    assert not one.is_over(math.inf)
+    one.fill()
+    free += 2 << 20
+    one.judge(0)
+    assert not one.is_full
+    assert "bytes that the job may write" in one.over
 
 
 def test_a_job_that_fills_the_disk_is_to_blame_for_that(tmp_path: Path) -> None:

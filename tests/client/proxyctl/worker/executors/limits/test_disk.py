@@ -5,11 +5,12 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from proxyctl.worker.executors.limits import disk
-from proxyctl.worker.executors.limits.disk import USUAL, DiskWatch, SumBounds
+from proxyctl.worker.executors.limits.disk import USUAL, DiskWatch, Free, SumBounds
 
 UID = 61_001  # an ordinary user without a name
 
@@ -114,15 +115,148 @@ def test_a_thread_with_a_table_of_files_of_its_own_hides_no_file(work: Path) -> 
         thread.join()
 
 
-def test_a_folder_that_holds_up_a_look_is_too_much(work: Path) -> None:
+@pytest.mark.parametrize(
+    ("bounds", "words"),
+    [
+        (SumBounds(handles_max=2), "open files and mapped ones"),
+        (SumBounds(mappings_max=5), "more than 5 mappings"),
+    ],
+)
+def test_a_job_that_holds_up_a_look_has_too_much(work: Path, bounds: SumBounds, words: str) -> None:
     watch = DiskWatch(
         work,
         1 << 20,
         reserve_bytes=0,
         processes=lambda: (os.getpid(),),
-        bounds=SumBounds(handles_max=5),
+        bounds=bounds,
     )
-    assert "open files and mappings" in watch.look()
+    assert words in watch.look()
+
+
+def test_threads_with_the_same_descriptors_count_once(work: Path) -> None:
+    """A server with a hundred threads and a hundred connections has a hundred descriptors."""
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    watch = DiskWatch(
+        work,
+        1 << 20,
+        reserve_bytes=0,
+        processes=lambda: (os.getpid(),),
+        bounds=SumBounds(handles_max=descriptors + 30),
+    )
+    is_over = threading.Event()
+    threads = [threading.Thread(target=is_over.wait) for _ in range(50)]
+    for each in threads:
+        each.start()
+    try:
+        assert watch.look() == ""
+    finally:
+        is_over.set()
+        for each in threads:
+            each.join()
+
+
+class Clock:
+    """A clock that goes on by itself with each look at it, as in a count that takes long."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.step = 0.0
+        monkeypatch.setattr(disk, "_STEPS", 1)
+        monkeypatch.setattr(disk, "time", SimpleNamespace(monotonic=self.read))
+
+    def read(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def looks(watch: DiskWatch, most: int = 100) -> list[str]:
+    """Return the words of looks until one has words, or of `most` of them."""
+    said = []
+    for _ in range(most):
+        said.append(watch.look_on())
+        if said[-1]:
+            break
+    return said
+
+
+def test_a_long_count_goes_on_piece_by_piece(work: Path, clock: Clock) -> None:
+    """Its supervisor has other work between the pieces, and the job hides nothing by them."""
+    clock.step = 0.03
+    for number in range(40):
+        (work / str(number)).write_bytes(bytes(40_000))
+    said = looks(DiskWatch(work, 1 << 20, reserve_bytes=0))
+    assert len(said) > 5
+    assert "more than the 1048576 bytes" in said[-1]
+
+
+def test_a_file_that_was_written_anew_during_a_long_count_counts_once(
+    work: Path, clock: Clock
+) -> None:
+    """A count in pieces that finds too much is made again, without a pause."""
+    clock.step = 0.03
+    for number in range(20):
+        (work / str(number)).touch()
+    first, *_, last = (work / entry.name for entry in os.scandir(work))
+    first.write_bytes(bytes(600_000))
+    watch = DiskWatch(work, 1 << 20, reserve_bytes=0)
+    assert watch.look_on() == ""
+    first.write_bytes(b"")
+    last.write_bytes(bytes(600_000))
+    assert looks(watch) == [""] * 100
+
+
+def test_a_long_count_delays_no_look_at_the_free_room(
+    work: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock.step = 0.2
+    for number in range(40):
+        (work / str(number)).touch()
+    free = 1_000_000
+    monkeypatch.setattr(disk, "free_of", lambda _: Free(free))
+    watch = DiskWatch(work, 1 << 20, reserve_bytes=100_000)
+    assert watch.look_on() == ""
+    assert watch.pause_seconds == disk.EVERY_SECONDS
+    free = 700_000
+    assert watch.look_on() == ""
+    assert watch.pause_seconds == disk.NEAR_SECONDS
+    free = 90_000
+    assert "free on the disk" in watch.look_on()
+    assert not watch.is_suspect()
+    free = 40_000
+    assert watch.is_suspect()  # more than half of the reserve is gone, and no count is over
+
+
+def test_a_second_count_ends_when_the_disk_is_too_full_to_wait(
+    work: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock.step = 0.06
+    for number in range(40):
+        (work / str(number)).write_bytes(bytes(40_000))
+    free = [1_000_000] * 30 + [40_000] * 100
+    monkeypatch.setattr(disk, "free_of", lambda _: Free(free.pop(0)))
+    began = clock.now
+    assert "free on the disk" in looks(DiskWatch(work, 1 << 20, reserve_bytes=100_000))[-1]
+    assert clock.now < began + 5
+
+
+@pytest.mark.parametrize(("grown", "is_suspect"), [(100_000, False), (400_000, True)])
+def test_a_job_is_suspect_if_its_files_took_half_of_the_lost_room(
+    work: Path, monkeypatch: pytest.MonkeyPatch, grown: int, is_suspect: bool
+) -> None:
+    free = 1_000_000
+    monkeypatch.setattr(disk, "free_of", lambda _: Free(free))
+    watch = DiskWatch(work, 1 << 20, reserve_bytes=500_000)
+    (work / "before").write_bytes(bytes(500_000))
+    assert watch.look_on() == ""
+    (work / "after").write_bytes(bytes(grown))
+    free -= 600_000
+    assert "free on the disk" in watch.look_on()
+    assert watch.is_suspect() == is_suspect
 
 
 @pytest.mark.parametrize(("back", "is_jobs"), [(300_000, False), (900_000, True)])
@@ -132,7 +266,7 @@ def test_space_that_came_back_was_the_jobs(
     """Together with the files in its folder."""
     (work / "file").write_bytes(b"x" * 400_000)
     free = 1_000_000
-    monkeypatch.setattr(disk, "free_bytes", lambda _: free)
+    monkeypatch.setattr(disk, "free_of", lambda _: Free(free))
     watch = DiskWatch(work, 1 << 20, reserve_bytes=free + 1)
     assert "free" in watch.look()
     free += back
