@@ -306,6 +306,46 @@ def test_a_disk_that_is_nearly_full_ends_the_job(work: Path) -> None:
     assert "free" in DiskWatch(work, 1 << 20, reserve_bytes=1 << 60).look()
 
 
+@pytest.mark.parametrize(
+    ("files", "files_max", "is_short"),
+    [
+        (19_999, 16_000_000, True),
+        (20_000, 16_000_000, False),
+        (4_999, 100_000, True),
+        (5_000, 100_000, False),
+        (0, 0, False),  # as btrfs says it, which has no bound
+    ],
+)
+def test_a_disk_keeps_a_reserve_of_files(
+    work: Path, monkeypatch: pytest.MonkeyPatch, files: int, files_max: int, is_short: bool
+) -> None:
+    """Empty files take no bytes, and no program can make a file when a disk has too many."""
+    status = SimpleNamespace(
+        f_bavail=1 << 30, f_frsize=4096, f_favail=files, f_ffree=files_max, f_files=files_max
+    )
+    monkeypatch.setattr(os, "statvfs", lambda _: status)
+    assert disk.is_short(work) == is_short
+    watch = DiskWatch(work, 1 << 20)
+    words = f"less than {disk.free_of(work).files_reserve} files and folders are free"
+    assert watch.look().startswith(words) == is_short
+    assert watch.is_half_gone() == (is_short and files < 2_500)
+
+
+@pytest.mark.parametrize(("grown", "is_suspect"), [(3, False), (8, True)])
+def test_a_job_is_suspect_if_it_made_half_of_the_files(
+    work: Path, monkeypatch: pytest.MonkeyPatch, grown: int, is_suspect: bool
+) -> None:
+    files = 1_005
+    monkeypatch.setattr(disk, "free_of", lambda _: Free(1 << 40, files, 20_000))
+    watch = DiskWatch(work, 1 << 20)
+    assert watch.look_on() == ""
+    for number in range(grown):
+        (work / str(number)).touch()
+    files -= 10
+    assert "less than 1000 files and folders" in watch.look_on()
+    assert watch.is_suspect() == is_suspect
+
+
 def test_a_folder_that_is_gone_is_no_matter(work: Path) -> None:
     """It was cleaned while it was looked at."""
     work.rmdir()
