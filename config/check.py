@@ -230,14 +230,14 @@ def _apps_listening(settings: Settings) -> Iterator[str]:
         )
     if not settings.exits.host:
         yield "exits.host: must be set, because apps are reached through the port of exits"
-    hosts = (_host(api.base_url, api.host), _host(api.app_url, api.host))
+    hosts = (_host(api.base_url, api.host), _host(api.app_url or api.base_url, api.host))
     for url in (api.base_url, api.app_url):
         if url and apps.public_url and _origin_of(url) == _origin_of(apps.public_url):
             yield "apps.public_url: must be another origin than the API's and the web application's"
             break
     else:
         # Without hosts of their own, all apps get the data that a browser keeps for this one.
-        if not apps.domain and _host_of_apps(settings) in hosts:
+        if not apps.domain and _are_at_one_host(_host_of_apps(settings), *hosts):
             yield (
                 "apps.public_url: must be another host than the API's and the web application's, "
                 "because a browser sends cookies to all ports of a host; or set apps.domain"
@@ -283,7 +283,7 @@ def _staff_listening(settings: Settings) -> Iterator[str]:
             f"passwords and codes come to {staff.host} over a network"
         )
     # A page of a job on another port of this host would get the cookie of the staff.
-    if apps.host and _host_of_apps(settings) == _host(staff.public_url, staff.host):
+    if apps.host and _are_at_one_host(_host_of_apps(settings), _host(staff.public_url, staff.host)):
         yield (
             "staff.public_url: must be another host than that of apps, because a browser sends "
             "cookies to all ports of a host"
@@ -318,6 +318,16 @@ def _host_of_apps(settings: Settings) -> str:
     if not apps.public_url and _is_loopback(apps.host):
         return ""
     return _host(apps.public_url, apps.host)
+
+
+def _are_at_one_host(of_apps: str, *hosts: str) -> bool:
+    """Return whether apps share a host with another part; one that listens everywhere has each."""
+    if not of_apps:
+        return False
+    return any(
+        host == of_apps or (_is_address(host) and ipaddress.ip_address(host).is_unspecified)
+        for host in hosts
+    )
 
 
 def _host(url: str, listening: str) -> str:

@@ -453,6 +453,10 @@ def test_apps_without_a_url_are_at_the_address_that_they_listen_on() -> None:
         assert blamed(api=api, apps=here, exits=here) == ["apps.public_url"], api
         assert blamed(api=api, apps={**here, "domain": "a.test"}, exits=here) == [], api
         assert blamed(api=api, apps=other, exits=here) == [], api
+    console = {**here, "base_url": "https://console.test"}
+    assert blamed(api=console, apps=here, exits=here) == []
+    anywhere = {"host": "0.0.0.0"}
+    assert blamed(api=anywhere, apps=here, exits=here) == ["apps.public_url"]
     assert blamed(staff=staff, apps=here, exits=here) == ["staff.public_url"]
     assert blamed(staff=staff, apps=other, exits=here) == []
     # A demonstration, whose browser is on this machine.
