@@ -728,6 +728,8 @@ class Rollouts:
             for number in numbers
             if not standing.is_used_up(number, now)
         }
+        if not seconds:  # the stopped replicas have used all of it; the next look finds them done
+            return Done(stopped)
         template = self._template(revisions[0])
         started = await self._start(tx, deploy, judged.after, template, seconds)
         return Done(stopped, started)

@@ -22,26 +22,31 @@ class Standing(Struct, frozen=True):
     """The present replicas of a deploy, and their bought and paid time.
 
     Attributes:
-        rows: the replicas that were not stopped.
+        rows: the replicas that were not stopped, in the order in which they were posted.
         whole: the bought seconds of each replica.
-        used: the paid seconds of each replica, by its number.
+        unpaid: the unpaid seconds of the jobs of these, and of the newest job of each replica.
+        newest: the newest job of each replica, by its number.
     """
 
     rows: Sequence[PresentRow]
     whole: int
-    used: Mapping[int, int]
+    unpaid: Mapping[str, int]
+    newest: Mapping[int, str]
 
     def left(self, number: int, now: int) -> int:
-        """Return the seconds that are left of a replica's bought time; below 0 if surplus ran.
+        """Return the seconds that are left of a replica's bought time; below 0 if it ran too long.
 
-        A replica that still runs, because others come first, has also used some of its time.
+        Each job was posted for the time that was left then, so the rest of the newest ready job is
+        left, or without one the rest of the newest job. Time in which a surplus replica has served
+        beside another one is not subtracted: it is paid on top.
         """
-        running = sum(
-            max(now - row.ready_at, 0)
-            for row in self.rows
-            if row.number == number and row.ready_at is not None
-        )
-        return self.whole - self.used.get(number, 0) - running
+        ready = [row for row in self.rows if row.number == number and row.ready_at is not None]
+        if not ready:
+            job_id = self.newest.get(number)
+            return self.whole if job_id is None else self.unpaid[job_id]
+        row = ready[-1]
+        assert row.ready_at is not None  # noqa: S101 - by the search above
+        return self.unpaid[row.job_id] - max(now - row.ready_at, 0)
 
     def is_used_up(self, number: int, now: int) -> bool:
         """Return whether too little of a replica's time is left for another job."""
@@ -51,7 +56,7 @@ class Standing(Struct, frozen=True):
         """Return the replicas that are over: completed, or used up and without an open job."""
         completed = {row.number for row in self.rows if row.status == JobStatus.COMPLETED}
         present = {row.number for row in self.rows if row.status in OPEN}
-        ended = self.used.keys() - present
+        ended = self.newest.keys() - present
         return completed | {number for number in ended if self.is_used_up(number, now)}
 
     def last(self, revision: int, now: int) -> set[str]:
@@ -61,7 +66,7 @@ class Standing(Struct, frozen=True):
         """
         newest = {
             row.number: row
-            for row in sorted(self.rows, key=lambda row: row.revision)
+            for row in self.rows
             if row.ready_at is not None and self.is_used_up(row.number, now)
         }
         current = {
@@ -72,15 +77,17 @@ class Standing(Struct, frozen=True):
 
 async def standings(tx: Transaction, deploy_ids: Sequence[str]) -> dict[str, Standing]:
     """Return the standing of each of these deploys that ever had a replica."""
-    used: dict[str, dict[int, int]] = {}
+    unpaid: dict[str, dict[str, int]] = {}
+    newest: dict[str, dict[int, str]] = {}
     whole = {}
-    for row in await queries.used(tx, deploy_ids):
-        used.setdefault(row.deploy_id, {})[row.number] = row.seconds
+    for row in await queries.bought(tx, deploy_ids):
+        unpaid.setdefault(row.deploy_id, {})[row.job_id] = row.seconds - row.paid
+        newest.setdefault(row.deploy_id, {})[row.number] = row.job_id
         whole[row.deploy_id] = row.duration_hrs * HOUR_SECONDS
     rows: dict[str, list[PresentRow]] = {deploy_id: [] for deploy_id in whole}
     for present in await queries.present(tx, list(whole)):
         rows[present.deploy_id].append(present)
-    return {each: Standing(rows[each], whole[each], used[each]) for each in whole}
+    return {each: Standing(rows[each], whole[each], unpaid[each], newest[each]) for each in whole}
 
 
 async def standing_of(tx: Transaction, deploy_id: str) -> Standing:

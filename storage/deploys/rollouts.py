@@ -101,12 +101,17 @@ class SpentRow(NamedTuple):
     amount: int
 
 
-class UsedRow(NamedTuple):
-    """The paid seconds of a replica, over all its jobs, and the hours that were bought for it."""
+class BoughtRow(NamedTuple):
+    """A job of a replica: the seconds that it was posted for, and those of them that are paid.
+
+    `duration_hrs` are the hours of the deploy.
+    """
 
     deploy_id: str
     number: int
+    job_id: str
     seconds: int
+    paid: int
     duration_hrs: int
 
 
@@ -395,17 +400,25 @@ async def spent(tx: Transaction, deploy_ids: Sequence[str]) -> dict[str, int]:
     return {row.deploy_id: row.amount for row in rows}
 
 
-async def used(tx: Transaction, deploy_ids: Sequence[str]) -> list[UsedRow]:
-    """Return the paid seconds of each replica that these deploys ever had, in one statement."""
+async def bought(tx: Transaction, deploy_ids: Sequence[str]) -> list[BoughtRow]:
+    """Return the jobs of these deploys that were not stopped, and the newest one of each replica.
+
+    They are in the order in which they were posted. This takes one statement.
+    """
     return await tx.all(
-        UsedRow,
+        BoughtRow,
         f"""
-        SELECT r.deploy_id, r.number, CAST(COALESCE(SUM(w.seconds), 0) AS BIGINT), d.duration_hrs
+        SELECT r.deploy_id, r.number, r.job_id, r.seconds, CAST(COALESCE((
+                SELECT SUM(w.seconds) FROM job_draws AS w WHERE w.job_id = r.job_id
+            ), 0) AS BIGINT), d.duration_hrs
         FROM {tx.table("wanted", id="TEXT")}
         JOIN deploys AS d ON d.id = wanted.id
         JOIN deploy_replicas AS r ON r.deploy_id = d.id
-        LEFT JOIN job_draws AS w ON w.job_id = r.job_id
-        GROUP BY r.deploy_id, r.number, d.duration_hrs
+        WHERE r.stopped_at IS NULL OR r.job_id = (
+            SELECT MAX(n.job_id) FROM deploy_replicas AS n
+            WHERE n.deploy_id = r.deploy_id AND n.number = r.number
+        )
+        ORDER BY r.job_id
         """,
         wanted=json.dumps([{"id": deploy_id} for deploy_id in deploy_ids]),
     )

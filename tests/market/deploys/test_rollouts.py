@@ -994,6 +994,54 @@ async def test_a_replica_in_its_last_minute_serves_to_its_end_and_costs_no_more(
     assert await audited(market)
 
 
+async def test_a_replica_whose_stop_pays_its_last_seconds_is_over(
+    market: Market, fleet: Fleet
+) -> None:
+    """Time without readiness is paid at the stop, so the plan did not know that none is left."""
+    user, device = await market.person("100"), await device_of(market, fleet.owner)
+    strategy = Strategy(progress_s=HOUR)
+    deploy_id = await create(market, user, replicas=1, template=PROBE, strategy=strategy)
+    for seconds in (1_700, 1_750, 1_750, 1_750, 1_760, 200, 85):
+        [job] = await fleet.jobs(user, deploy_id)
+        await market.jobs.accept(device, job.id)
+        await market.attempt_reports.started(device, job.id, None)
+        market.clock.now += seconds
+        await market.rollouts.restart(user, deploy_id)
+        await market.rollouts.look(deploy_id)
+    assert await count_paid(market) == 2 * HOUR - 5
+    await market.rollouts.look(deploy_id)
+    assert await state(market, user, deploy_id) == "over"
+    assert await held(market, user) == 0
+    assert await audited(market)
+
+
+@pytest.mark.both_engines
+async def test_time_beside_another_replica_is_not_taken_from_the_next_one(
+    market: Market, fleet: Fleet
+) -> None:
+    user = await market.person("100")
+    minutes = 30 * 60
+    strategy = Strategy(max_surge=1, max_unavailable=0, min_ready_s=minutes)
+    deploy_id = await create(market, user, replicas=1, strategy=strategy)
+    await fleet.settle(user, deploy_id)
+    market.clock.now += minutes
+    await market.rollouts.revise(user, deploy_id, NEXT)
+    await fleet.settle(user, deploy_id)
+    market.clock.now += minutes  # both serve
+    await fleet.settle(user, deploy_id)
+    market.clock.now += minutes - 10
+    await market.rollouts.revise(user, deploy_id, Change(image="web:3"))
+    found = await fleet.settle(user, deploy_id)
+    assert found.rollout is not None
+    assert found.rollout.problem is None
+    assert await fleet.images(user, deploy_id) == ["web:2", "web:3"]
+    # The second had 90 minutes, and has served for an hour without ten seconds.
+    [_, new] = await fleet.jobs(user, deploy_id)
+    assert new.price_held == REPLICA_USD * (minutes + 10) // (2 * HOUR)
+    await market.rollouts.scale(user, deploy_id, 1)
+    assert await audited(market)
+
+
 @pytest.mark.both_engines
 async def test_a_stopped_replica_without_a_minute_left_does_not_return(
     market: Market, fleet: Fleet
