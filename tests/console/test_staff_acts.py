@@ -201,7 +201,7 @@ async def test_a_worker_answers_a_dispute_on_the_page_of_the_device(
 
 
 async def test_a_judge_saves_a_file_of_a_disputed_job(visit: Visit, staff: StaffApi) -> None:
-    job_id, file_id, _, buyer = await left_files(staff)
+    job_id, file_id, _, buyer, _ = await left_files(staff)
     await say(staff.service, buyer, job_id, "dispute", {"reason": "an empty file"})
     tab = await entered(visit, staff, await staff.hire(Role.FINANCE, "ada"))
     await go(tab, f"#/job/{job_id}", "Job x")

@@ -11,6 +11,7 @@ from market.notify import webhooks
 from market.notify.webhooks import DeliveryOutcome
 from market.payments.particulars import Particulars
 from market.recovery import recovery
+from storage.notify import webhooks as webhook_queries
 from tests.sim.stepped.belongings import PASSWORD
 from tests.sim.stepped.side import Action, Side
 
@@ -46,6 +47,10 @@ async def _resets(name: str, side: Side) -> Any:
     await side.market.store.write(
         recovery._reset, side.market.context, letters, proof.token_hash, "a hash"
     )
+
+
+async def _answers_forgotten(side: Side) -> Any:
+    return await side.market.recovery._answer_some()
 
 
 async def _verifies(side: Side) -> Any:
@@ -97,6 +102,7 @@ ACCOUNTS: Mapping[str, Action] = {
     "changes the password": partial(_changes_password, "ada"),
     "changes the password in another login": partial(_changes_password, "ada again"),
     "resets the password": partial(_resets, "ada"),
+    "answers a forgotten password": _answers_forgotten,
     "confirms the address": _verifies,
     "sends another secret": _sends_proof,
     "approves a program": partial(_approves, "ada", True),
@@ -170,6 +176,11 @@ async def _retries(side: Side) -> Any:
     return (await side.market.webhooks.retry(side.buyer, delivery)).status
 
 
+async def _gives_up_disabled(side: Side) -> Any:
+    delivery = side.world.people_have.deliveries[0].row.id
+    await side.market.store.write(webhook_queries.give_up_disabled, delivery)
+
+
 async def _tests(side: Side) -> Any:
     await side.market.webhooks.test(side.buyer, side.world.people_have.hooks["of the key"])
 
@@ -196,6 +207,7 @@ WEBHOOKS: Mapping[str, Action] = {
     "records a delivery": partial(_settles, 0, OK),
     "records that the endpoint is gone": partial(_settles, 0, GONE),
     "retries a delivery": _retries,
+    "gives up a delivery of a disabled endpoint": _gives_up_disabled,
     "tests an endpoint": _tests,
     "disables an endpoint": partial(_changes_hook, False),
     "enables an endpoint": partial(_changes_hook, True),
