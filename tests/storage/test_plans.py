@@ -962,6 +962,7 @@ async def add_payments(tx: Transaction, user_id: str) -> None:
     )
 
 
+@pytest.mark.timeout(600)  # a minute of a quiet disk, which a busy machine has in several
 async def test_requests_and_sweepers_look_at_as_much_however_large_the_market_is(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
