@@ -83,7 +83,7 @@ class ExitPayouts:
 
         async def pay(user_id: str) -> None:
             new_id = self._identifiers.new
-            ids = TransferIds(new_id(), new_id())
+            ids = EarningIds(new_id(), new_id())
             await self._store.write(_pay, user_id, ids, moment=moment, now=now)
 
         return await self._paying.run(find, pay, most=PAID_MAX_OWNERS, now=now)
@@ -107,14 +107,17 @@ class ExitPayouts:
         return owners[:limit]
 
 
-class TransferIds(NamedTuple):
-    """Identifiers for a payment, and for its way to the house if its user is erased."""
+class EarningIds(NamedTuple):
+    """Identifiers of the transfer that pays or reverses an earning, and of the one to the house.
+
+    The second transfer is only made if the receiver is erased.
+    """
 
     payment: str
     unclaimed: str
 
 
-async def _pay(tx: Transaction, user_id: str, ids: TransferIds, *, moment: int, now: int) -> None:
+async def _pay(tx: Transaction, user_id: str, ids: EarningIds, *, moment: int, now: int) -> None:
     """Pay the due earnings of an owner.
 
     Bytes of a session are posted as earnings later, perhaps after the erasure of the owner.
@@ -178,7 +181,7 @@ async def reverse(
     tx: Transaction,
     device_id: str,
     pending: Sequence[PendingRow],
-    transfer_ids: Sequence[TransferIds],
+    transfer_ids: Sequence[EarningIds],
     *,
     now: int,
 ) -> ClawedBack:

@@ -227,7 +227,7 @@ async def _reverse(
     tx: Transaction, context: Context, device_id: str, pending: Sequence[PendingRow]
 ) -> payouts.ClawedBack:
     new_id = context.identifiers.new
-    ids = [payouts.TransferIds(new_id(), new_id()) for _ in pending]
+    ids = [payouts.EarningIds(new_id(), new_id()) for _ in pending]
     return await payouts.reverse(tx, device_id, pending, ids, now=context.now())
 
 

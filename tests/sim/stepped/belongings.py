@@ -148,7 +148,7 @@ async def _logins(here: Market, rows: Belongings) -> None:
             make = make if purpose == "reset" else here.recovery._proofs.of_address
             proof = rows.proofs[f"{purpose} {name}"] = make(user_id, email)
             await here.store.write(recovery._renew, proof)
-        await here.recovery.forgot(email)  # and nobody has answered yet
+        await here.recovery.forgot(email)  # the request stays in the outbox
         rows.codes[f"asked of {name}"] = await here.device_codes.begin(
             "a program", SCOPES, client="198.51.100.1"
         )

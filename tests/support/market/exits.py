@@ -126,7 +126,7 @@ async def claw_back(
     async def step(tx: Transaction) -> payouts.ClawedBack | None:
         rows = await exit_queries.pending_of(tx, device_id, until=now, limit=reversed_max)
         new_id = context.identifiers.new
-        ids = [payouts.TransferIds(new_id(), new_id()) for _ in rows]
+        ids = [payouts.EarningIds(new_id(), new_id()) for _ in rows]
         return await payouts.reverse(tx, device_id, rows, ids, now=now) if rows else None
 
     while (part := await context.store.write(step)) is not None:

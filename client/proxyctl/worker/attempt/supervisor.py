@@ -340,9 +340,8 @@ class _Disk:
         self._attempts = attempts
         self._turn: int | None = None  # a descriptor with the lock
         self._short: DiskWatch | None = None  # to be judged, once the job has ended
-        self._others_until: float | None = (
-            None  # while the disk is short, and was made so by others
-        )
+        # Until then other jobs end first; None while the disk is not short.
+        self._others_until: float | None = None
 
     def watch(self, folder: str, max_bytes: int) -> None:
         """Begin to measure the folder, if it has a bound."""
